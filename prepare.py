@@ -1,560 +1,706 @@
 """
-Turns text into token files that train.py reads: data/NAME/{train.bin, val.bin, meta.json}.
+Turns text into the token files that train.py reads: data/NAME/{train.bin, val.bin, meta.json}.
 
     python prepare.py                             # lists the data sets and what is there
     python prepare.py arithmetic                  # made on the spot, no network
-    python prepare.py shakespeare --tokenizer=char
     python prepare.py fineweb --max_tokens=1e7    # fetches only the bytes that it needs
-    python prepare.py mine --files="notes/**/*.txt"
-    python prepare.py all
+    python prepare.py mine --files="notes/**/*.txt" --tokenizer=char
+    python prepare.py all                         # all that are not there yet
 
 A .bin file is little-endian uint16 without a header. Every document ends with the end mark (in
-the fineweb shards it stands before each, as they come); a data set of one document has no mark.
-The default tokenizer goes to data/NAME, another one to data/NAME_char, _byte or _gpt2.
+the fineweb shards it stands before each, as they come); one long text alone has no mark. The
+default tokenizer goes to data/NAME, another one to data/NAME_char, data/NAME_byte, data/NAME_gpt2.
 
-Text is UTF-8 whatever the locale, and is never edited: CRLF stays, "<|endoftext|>" inside a
-document is ordinary text, a line may have any length (GPT-2 only: a run of more than 64 Ki
-characters without a blank is cut there). A byte order mark at the start is dropped. Invalid UTF-8
-stops with file and offset, an empty file is left out, one character alone cannot be split and is
-refused. --files are one document each, in the order of their names; training gets the first 90 %
-of all bytes, moved back to the start of a character (a file across that border counts twice).
+Text is UTF-8 whatever the locale and is not edited: CRLF stays, "<|endoftext|>" in a document is
+ordinary text, lines may have any length (for GPT-2, 32 Ki without a blank are cut). A byte order
+mark is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in the
+order of their names; an empty one is left out. Training gets the first 90 % of all bytes, up to
+the start of a character; one character alone is refused.
 """
-import array
 import ast
-import codecs
 import collections
-import contextlib
 import difflib
 import functools
 import glob
+import gzip
 import hashlib
+import io
 import itertools
 import json
 import math
 import os
-import platform
 import random
 import re
 import shutil
 import sys
 import sysconfig
+import tarfile
+import tempfile
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import requests
 
 import configurator
 
 # --------------------------------------------------------------------------------------------------
-# flags: every setting with its default; on the command line --name=value
+# flags: every setting with its default, on the command line --name=value
 # --------------------------------------------------------------------------------------------------
-tokenizer = ""           # gpt2, char, byte; "" is gpt2, or char for the data sets made here
-max_tokens = ""          # training tokens at most, such as 1e6; "" is the data set's own limit
-mirror = ""              # folder or URL that holds the downloads by their base names
-verify = "auto"          # published sizes and hashes: True, False, auto (True unless mirrored)
-difficulty = "easy"      # math only: easy, medium, hard
-files = ""               # your own text: a pattern such as "notes/**/*.txt"
-retries = 5              # how often a failing download is tried again, each address
-data_dir = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")  # where all goes
+tokenizer = ""           # gpt2, char, byte; "" is char for the three made here, gpt2 for the rest
+max_tokens = 10**12      # training tokens at most; where not given, fineweb and math stop at 10**8
+mirror = ""              # folder or address that holds the downloads by their base names
+verify = False           # check the published sizes and hashes behind a mirror too
+difficulty = "easy"      # of math: easy, medium, hard
+files = ""               # your own text, a pattern such as notes/**/*.txt
+retries = 4              # how often each address of a download is tried again
+data_dir = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")  # downloads: raw/
 
 FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (int, str))}
 
-BLOCK = 2**20            # bytes per read
-PIECE = 2**16            # characters per piece of a long document
-SPLITS = ("train", "val")
-
-
-def say(text, end="\n"):
-    """Print even what the terminal's encoding does not know."""
-    encoding = sys.stdout.encoding or "ascii"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, flush=True)
-
-
-def make_progress(label, unit, total=None):
-    """A function of the amount done that prints rate and remaining time now and then."""
-    start = last = time.time()
-    pause = 1 if sys.stdout.isatty() else 15
-
-    def show(done):
-        nonlocal last
-        if time.time() - last < pause:
-            return
-        last, rate = time.time(), done / (time.time() - start)
-        left = f", {(total - done) / rate:.0f} s left" if total and rate else ""
-        say(f"{label}: {done / 1e6:.1f} M{unit}, {rate / 1e6:.2f} M{unit}/s{left}",
-            end="    \r" if sys.stdout.isatty() else "\n")
-    return show
-
 
 # --------------------------------------------------------------------------------------------------
-# tokenizers: text -> uint16 ids
+# token files: everywhere, read(split) gives pairs (piece of text, does a document end with it?)
 # --------------------------------------------------------------------------------------------------
-@functools.lru_cache
 def load_gpt2():
-    """tiktoken's GPT-2 encoding; needs its two files in the cache, or a network."""
+    """tiktoken's GPT-2 encoding; needs two files in its cache folder, or the network."""
     import tiktoken
     try:
         return tiktoken.get_encoding("gpt2")
-    except Exception as error:
-        raise SystemExit(f"the GPT-2 vocabulary cannot be loaded: {error}")
+    except Exception as error:          # whatever the network, a proxy or the cache comes up with
+        cache = (os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR") or
+                 os.path.join(tempfile.gettempdir(), "data-gym-cache"))
+        base, advice = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", ""
+        for name, start in (("vocab.bpe", "1ce16647"), ("encoder.json", "19613966")):
+            path = os.path.join(cache, hashlib.sha1((base + name).encode()).hexdigest())
+            if not os.path.exists(path) or not hash_file(path).startswith(start):
+                advice += f"; {path} is missing or damaged, put {base}{name} there"
+        raise SystemExit(f"no GPT-2 vocabulary ({type(error).__name__}){advice}") from None
 
 
-def describe_tokenizer(name, chars="", many=True):
-    """The part of meta.json that says what an id means; many: are there several documents?"""
+def make_tokenizer(name, read):
+    """Its part of meta.json, and a function from a piece of text to its ids."""
+    chars, many = "", name == "gpt2" or any(ends for _, ends in read("val"))
     if name == "gpt2":
         gpt2 = load_gpt2()
-        n_byte = [len(gpt2.decode_single_token_bytes(i)) for i in range(gpt2.n_vocab - 1)] + [0]
-        end_mark = gpt2.eot_token
+        n_byte = [len(gpt2.decode_single_token_bytes(i)) for i in range(50256)]
+        encode = functools.partial(gpt2.encode_to_numpy, disallowed_special=())
+    elif name == "byte":
+        n_byte, encode = [1] * 256, lambda piece: np.frombuffer(piece.encode(), np.uint8)
     else:
-        n_byte = [1] * 256 if name == "byte" else [len(char.encode()) for char in chars]
-        end_mark = len(n_byte) if many else None
-        n_byte += [0] * many
-    fingerprint = hashlib.sha256(f"{name} {chars or len(n_byte)}".encode()).hexdigest()
-    meta = {"tokenizer": name, "fingerprint": fingerprint, "vocab_size": len(n_byte),
-            "end_mark": end_mark, "bytes_per_token": n_byte}
+        table = np.zeros(0x110000, np.int32)            # first: does a character occur at all?
+        for piece, _ in itertools.chain(read("train"), read("val")):
+            table[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = 1
+        chars = "".join(map(chr, np.flatnonzero(table)))
+        n_byte, table = [len(char.encode()) for char in chars], np.cumsum(table) - 1    # then: ids
+        encode = lambda piece: table[np.frombuffer(piece.encode("utf-32-le"), "<u4")]
+    n_byte += [0] * many                                # of the end mark
     if len(n_byte) > 2**16:
-        raise SystemExit(f"{len(n_byte)} different characters do not fit 16 bits; use gpt2 or byte")
-    return {**meta, "chars": chars} if name == "char" else meta
+        raise SystemExit(f"{len(n_byte)} characters do not fit into 16 bits; use --tokenizer=byte")
+    fingerprint = hashlib.sha256(f"{name} {chars or len(n_byte)}".encode()).hexdigest()
+    return {"tokenizer": name, "fingerprint": fingerprint, "vocab_size": len(n_byte), "chars": chars,
+            "end_mark": len(n_byte) - 1 if many else None, "bytes_per_token": n_byte}, encode
 
 
-def make_encoder(meta):
-    """A function from a text to the array of its ids, without any mark."""
-    if meta["tokenizer"] == "gpt2":
-        gpt2 = load_gpt2()
-        return lambda text: gpt2.encode_to_numpy(text, disallowed_special=())
-    if meta["tokenizer"] == "byte":
-        return lambda text: np.frombuffer(text.encode(), np.uint8)
-    table = np.full(0x110000, meta["vocab_size"])       # an unknown character is caught later
-    table[[ord(char) for char in meta["chars"]]] = np.arange(len(meta["chars"]))
-    return lambda text: table[np.frombuffer(text.encode("utf-32-le"), "<u4")]
+def write_tokens(path, pieces, encode, meta, limit):
+    """Encode pieces on all cores into path, at most `limit` ids; returns their number per piece."""
+    def encode_batch(batch):
+        ids = [encode(piece) if isinstance(piece, str) else piece for piece, _ in batch]
+        ids = [np.append(i, meta["end_mark"]) if ends else i for i, (_, ends) in zip(ids, batch)]
+        joined = np.concatenate(ids)
+        if joined.max(initial=0) >= meta["vocab_size"]:
+            raise SystemExit(f"token id {joined.max()}, but vocab_size is {meta['vocab_size']}")
+        return joined.astype("<u2"), [len(i) for i in ids]
 
-
-def find_alphabet(read, many, limit):
-    """All characters of both splits, by code point; read(split) gives (text, ends) pieces."""
-    seen = {split: np.zeros(0x110000, bool) for split in SPLITS}
-    for split in SPLITS:
-        room = limit if split == "train" else math.inf
-        for text, ends in read(split):
-            text = text[:room] if len(text) > room else text
-            seen[split][np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
-            room -= len(text) + (many and ends)
-            if room <= 0:
-                break
-    chars = "".join(map(chr, np.flatnonzero(seen["train"] | seen["val"])))
-    n_new = np.count_nonzero(seen["val"] & ~seen["train"])
-    say(f"alphabet of {len(chars)} characters, {n_new} of them only in val")
-    return chars
-
-
-# --------------------------------------------------------------------------------------------------
-# writing: pieces of text -> .bin files, meta.json, a finished folder
-# --------------------------------------------------------------------------------------------------
-def group_pieces(pieces, n_char=2**19):
-    """Lists of pieces worth a thread's while, cut where a document ends if possible."""
-    batch, size = [], 0
-    for piece, ends in pieces:
-        batch.append((piece, ends))
-        size += len(piece)
-        if size >= n_char and (ends or size >= 2 * n_char):
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def encode_batch(batch, encode, meta, mark):
-    """Ids of a batch with its end marks, and the number of ids of every piece."""
-    parts, lengths = [], []
-    for piece, ends in batch:
-        ids = encode(piece) if isinstance(piece, str) else piece     # shards are ids already
-        parts.append(ids)
-        if ends and mark is not None:
-            parts.append([mark])
-        lengths.append(len(ids) + (ends and mark is not None))
-    ids = np.concatenate(parts)
-    if len(ids) and ids.max() >= meta["vocab_size"]:
-        raise SystemExit(f"token id {ids.max()}, but the vocabulary has {meta['vocab_size']}")
-    return ids.astype("<u2"), lengths
-
-
-def write_tokens(path, pieces, meta, mark, limit=math.inf, whole=False):
-    """Encode (text, ends) pieces on all cores into path; returns the number of ids of every piece.
-
-    Stops after `limit` ids, or with `whole` after the last document that fits.
-    """
-    n_core, waiting, lengths, room = os.cpu_count() or 1, collections.deque(), [], limit
-    show = make_progress(os.path.basename(path), " tokens")
-    encode = make_encoder(meta)
+    waiting, counts, n_token, first = collections.deque(), [[]], 0, time.time()
+    n_core, last = os.cpu_count() or 1, first
     with open(path, "wb") as file, ThreadPoolExecutor(n_core) as pool:
-        batches = group_pieces(pieces)
-        while room > 0:
-            while len(waiting) < 2 * n_core and (batch := next(batches, None)):
-                waiting.append(pool.submit(encode_batch, batch, encode, meta, mark))
+        while n_token < limit:
+            while len(waiting) < 2 * n_core and (batch := list(itertools.islice(pieces, 64))):
+                waiting.append(pool.submit(encode_batch, batch))
             if not waiting:
                 break
-            ids, counts = waiting.popleft().result()
-            if len(ids) > room:
-                ids = ids[:room]
-                if whole:
-                    ends = np.flatnonzero(ids == mark)
-                    ids = ids[:ends[-1] + 1] if len(ends) else ids[:0]
-                counts = np.diff(np.minimum(np.cumsum([0] + counts), len(ids)))
-                room = len(ids)
-            room -= len(ids)
-            lengths.append(np.array(counts, np.uint32))
-            file.write(ids)
-            show(file.tell() / 2)
-    lengths = np.concatenate(lengths or [[]])
-    return lengths[lengths > 0]
+            ids, count = waiting.popleft().result()
+            file.write(ids[:min(len(ids), limit - n_token)])
+            n_token += len(ids)
+            counts.append(np.array(count, np.uint32))
+            if time.time() > last + 10:
+                last = time.time()
+                print(f"{path}: {n_token:,} tokens, {n_token / (last - first):,.0f}/s", flush=True)
+    return np.concatenate(counts).astype(np.uint32)
 
 
-def hash_file(path):
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(BLOCK):
+def hash_file(path, opener=open):
+    digest = hashlib.sha256()
+    with opener(path, "rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
             digest.update(block)
     return digest.hexdigest()
 
 
-def write_meta(folder, name, meta, row, **more):
-    """Count and hash the two .bin files of a folder and describe them in meta.json."""
-    paths = {split: os.path.join(folder, f"{split}.bin") for split in SPLITS}
-    n_token = {split: os.path.getsize(path) // 2 for split, path in paths.items()}
-    for split in SPLITS:
-        if not n_token[split]:
-            raise SystemExit(f"{name}: nothing is left for {split}; the text is too short to split")
-    meta = {"dataset": name, **meta, "n_token": n_token,
-            "sha256": {split: hash_file(path) for split, path in paths.items()},
-            "source": row["source"], "licence": row["licence"], **more}
-    with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8", newline="\n") as file:
+def write_set(folder, name, read, encode, meta, limit, kinds=(), order=()):
+    """Both .bin files and meta.json of a data set; pairs of question and answer stay whole."""
+    meta = {"dataset": name, **meta, "n_token": {}, "sha256": {}}
+    for split, most in (("train", limit), ("val", math.inf)):
+        path = os.path.join(folder, f"{split}.bin")
+        count = write_tokens(path, read(split), encode, meta, most)
+        if kinds:
+            count = count.reshape(-1, 2)
+            count = count[np.cumsum(count.sum(1)) <= most]
+            os.truncate(path, 2 * int(count.sum()))
+            meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
+        meta["n_token"][split], meta["sha256"][split] = os.path.getsize(path) // 2, hash_file(path)
+        if not meta["n_token"][split]:
+            raise SystemExit(f"{name}: too little text for a training and a validation part")
+    with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
         json.dump(meta, file)
-    say(f"{name}: {n_token['train']:,} training and {n_token['val']:,} validation tokens "
-        f"({meta['tokenizer']}, vocabulary {meta['vocab_size']})")
+    print(f"{name}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
+          f"{meta['tokenizer']} tokens of {meta['vocab_size']} kinds", flush=True)
 
 
-# --------------------------------------------------------------------------------------------------
-# question-answer data: a folder of types, and their mix
-# --------------------------------------------------------------------------------------------------
-def read_pairs(path, skip=()):
-    """Pieces of a file of questions and answers on alternating lines."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        for question, answer in zip(file, file):
-            if question not in skip:
-                yield f"Question: {question[:-1]}\nAnswer:", False
-                yield f" {answer[:-1]}", True
+def write_pairs(folder, name, members, tokenizer, origin, limit):
+    """Question-answer data: every type in folder/type, their mix in folder.
 
-
-def sort_pairs(pairs, folder):
-    """Write (type, split, question, answer) rows to folder/type/split.txt.
-
-    Returns the types and the set of validation questions that occur in training.
+    members: (type, split, list of (question, answer)). The mix takes one pair of each type per
+    turn, in random order. Validation questions that occur in training are left out.
     """
-    files, seen, asked = {}, {split: array.array("q") for split in SPLITS}, []
-    with contextlib.ExitStack() as stack:
-        for kind, split, question, answer in pairs:
-            if (kind, split) not in files:
-                os.makedirs(os.path.join(folder, kind), exist_ok=True)
-                path = os.path.join(folder, kind, f"{split}.txt")
-                files[kind, split] = stack.enter_context(
-                    open(path, "w", encoding="utf-8", newline="\n"))
-            files[kind, split].write(f"{question}\n{answer}\n")
-            seen[split].append(hash(question))
-            if split == "val":
-                asked.append(question)
-    again = np.isin(np.array(seen["val"]), np.array(seen["train"]))
-    return sorted({kind for kind, _ in files}), {asked[i] + "\n" for i in np.flatnonzero(again)}
+    asked, kinds = {"train": [], "val": []}, set()
+    for kind, split, pairs in members:
+        kinds.add(kind)
+        os.makedirs(os.path.join(folder, kind), exist_ok=True)
+        with open(os.path.join(folder, kind, split), "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{question}\n{answer}\n" for question, answer in pairs)
+        asked[split].append(np.array([hash(question + "\n") for question, _ in pairs]))
+    kinds, (train, val) = sorted(kinds), (np.concatenate(rows) for rows in asked.values())
+    again = val[np.isin(val, train)]
+    print(f"{len(again)} validation questions are left out because they occur in training")
+    again = set(again.tolist())
+
+    def read_type(i, kind, split):
+        with open(os.path.join(folder, kind, split), encoding="utf-8", newline="\n") as file:
+            for question, answer in zip(file, file):
+                if split == "train" or hash(question) not in again:
+                    yield i, question[:-1], answer[:-1]
+
+    def mix(split, some=kinds):
+        rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some)]
+        for turn in itertools.zip_longest(*types):
+            yield from filter(None, rng.sample(turn, len(turn)))
+
+    def read(split, some=kinds):
+        for _, question, answer in mix(split, some):
+            yield f"Question: {question}\nAnswer:", False       # apart, so that no token straddles
+            yield f" {answer}", True
+    meta, encode = make_tokenizer(tokenizer, read)
+    for part, some in [*(("/" + kind, [kind]) for kind in kinds), ("", kinds)]:
+        write_set(folder + part, name + part, functools.partial(read, some=some), encode,
+                  {**meta, **origin}, limit // len(kinds) if part else limit, some,
+                  (i for i, *_ in mix("val", some)))
+        train, val = (collections.Counter(row[2] for row in mix(split, some)) for split in asked)
+        best = max(train, key=train.get)
+        print(f"    {sum(train.values()):,} + {sum(val.values()):,} pairs, the commonest answer, "
+              f"{best}, is right in {val[best] / sum(val.values()):.1%}")
+    for kind, split in itertools.product(kinds, asked):
+        os.remove(os.path.join(folder, kind, split))
 
 
-def mix_types(folder, kinds, split, lengths):
-    """Interleave whole pairs of the types' files: each round takes one of every type, shuffled.
+def read_text(file, low, high, label, ends=True):
+    """Pieces of one text, the bytes low to high of an open file.
 
-    lengths[i] holds (prompt, answer) token counts of type i; returns rows (i, prompt, answer).
+    A GPT-2 token never goes on with a blank after anything else, so pieces end before one.
     """
-    rng, rows = random.Random(f"mix {split}"), []
-    with contextlib.ExitStack() as stack:
-        def enter(path, mode):
-            return stack.enter_context(open(os.path.join(folder, path), mode))
-        sources = [enter(os.path.join(kind, f"{split}.bin"), "rb") for kind in kinds]
-        mixed = enter(f"{split}.bin", "wb")
-        for turn in range(max(map(len, lengths))):
-            order = [i for i in range(len(kinds)) if turn < len(lengths[i])]
-            rng.shuffle(order)
-            for i in order:
-                mixed.write(sources[i].read(2 * int(lengths[i][turn].sum())))
-                if split == "val":
-                    rows.append([i, *lengths[i][turn].tolist()])
-    return rows
+    rest = ""
+    while low < high:
+        file.seek(low)
+        block = file.read(min(2**15, high - low))
+        try:
+            text = block.decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(block) - 3 or low + len(block) == high:
+                raise SystemExit(f"{label}: invalid UTF-8 at byte {low + error.start}") from None
+            block = block[:error.start]                 # its character goes on in the next block
+            text = block.decode()
+        low, rest = low + len(block), rest + text
+        found = re.match(r"(?s).*\S(?=[ \n])", rest)
+        cut = found.end() if found else len(rest)
+        yield rest[:cut], False
+        rest = rest[cut:]
+    yield rest, ends
 
 
-def write_pairs(folder, name, row, tokenizer, limit, pairs):
-    """Each type becomes a data set of its own in folder/type, their mix one in folder."""
-    kinds, again = sort_pairs(pairs, folder)
-
-    def read(kind, split):
-        return read_pairs(os.path.join(folder, kind, f"{split}.txt"), again if split == "val" else ())
-
-    def read_all(split):
-        return itertools.chain.from_iterable(read(kind, split) for kind in kinds)
-    chars = find_alphabet(read_all, True, math.inf) if tokenizer == "char" else ""
-    meta = describe_tokenizer(tokenizer, chars)
-    lengths = {split: [] for split in SPLITS}
-    for kind in kinds:
-        here = os.path.join(folder, kind)
-        for split in SPLITS:
-            counts = write_tokens(os.path.join(here, f"{split}.bin"), read(kind, split), meta,
-                                  meta["end_mark"], limit // len(kinds) if split == "train" and
-                                  limit < math.inf else math.inf, whole=True)
-            lengths[split].append(counts.reshape(-1, 2))
-        rows = [[0, *pair] for pair in lengths["val"][-1].tolist()]
-        write_meta(here, f"{name}/{kind}", meta, row, types=[kind], val_pairs=rows)
-        answers = {split: collections.Counter(text for text, ends in read(kind, split) if ends)
-                   for split in SPLITS}
-        common = answers["train"].most_common(1)[0][0]
-        share = answers["val"][common] / max(1, answers["val"].total())
-        say(f"    {len(lengths['train'][-1]):,} and {len(rows):,} pairs, always answering"
-            f"{common} is right in {share:.0%}")
-    mix_types(folder, kinds, "train", lengths["train"])
-    rows = mix_types(folder, kinds, "val", lengths["val"])
-    write_meta(folder, name, meta, row, types=kinds, val_pairs=rows)
-    say(f"    {len(again)} validation questions left out because they occur in training")
-    for kind, split in itertools.product(kinds, SPLITS):
-        os.remove(os.path.join(folder, kind, f"{split}.txt"))
-
-
-# --------------------------------------------------------------------------------------------------
-# text of any length
-# --------------------------------------------------------------------------------------------------
-def read_text(path, start=0, end=math.inf):
-    """Text of the bytes from start to end (at most the file's size), in blocks."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with open(path, "rb") as file:
-        if start == 0 and file.read(3) == codecs.BOM_UTF8:
-            start = 3
-        file.seek(start)
-        while block := file.read(min(BLOCK, end - start)):
-            pending = len(decoder.getstate()[0])
-            try:
-                yield decoder.decode(block, start + len(block) >= end)
-            except UnicodeDecodeError as error:
-                place = start - pending + error.start
-                raise SystemExit(f"{path}: invalid UTF-8 at byte {place}; convert the file first")
-            start += len(block)
-
-
-def cut_pieces(texts):
-    """(piece, ends) of one document given in blocks, where no GPT-2 token crosses a border.
-
-    A token never goes on with a blank after anything else, so a cut before that blank is safe.
-    """
-    blank, rest = re.compile(r"\S(?=[ \n])"), ""
-    for text in texts:
-        rest += text
-        while len(rest) > 2 * PIECE:
-            found = blank.search(rest, PIECE, 2 * PIECE)
-            cut = found.end() if found else PIECE
-            yield rest[:cut], False
-            rest = rest[cut:]
-    yield rest, True
-
-
-def find_border(paths, fraction):
-    """(file number, byte) where `fraction` of all bytes is reached, at the start of a character."""
-    sizes = [os.path.getsize(path) for path in paths]
-    border, i = int(fraction * sum(sizes)), 0
-    while border > sizes[i]:
-        border -= sizes[i]
-        i += 1
-    with open(paths[i], "rb") as file:
-        file.seek(max(0, border - 3))
-        before = file.read(min(3, border) + 1)
-    for back in range(min(3, border) + 1):
-        if len(before) <= min(3, border) - back or before[min(3, border) - back] & 0xC0 != 0x80:
-            return i, border - back
-    return i, border
-
-
-def open_texts(paths, stop=1.0):
-    """read(split) over whole files: train the first 90 % of all bytes, val what follows."""
-    last, end = find_border(paths, 0.9)
-
+def open_texts(paths, ends):
+    """read(split) over whole files: train is the first 90 % of all bytes, val the rest."""
     def read(split):
-        for i, path in enumerate(paths):
-            size = os.path.getsize(path)
-            low, high = (0, end if i == last else size) if i <= last else (0, 0)
-            if split == "val":
-                low, high = (high, size)
-            if low < high:
-                yield from cut_pieces(read_text(path, low, high))
+        border = sum(map(os.path.getsize, paths)) * 9 // 10
+        for path in paths:
+            with open(path, "rb") as file:
+                start, size = 3 * (file.read(3) == b"\xef\xbb\xbf"), file.seek(0, os.SEEK_END)
+                cut = min(max(border, start), size)
+                while start < cut < size and file.seek(cut) and file.read(1)[0] & 0xC0 == 0x80:
+                    cut -= 1                            # back to the start of a character
+                low, high = (start, cut) if split == "train" else (cut, size)
+                if low < high:
+                    yield from read_text(file, low, high, path, ends)
+            border -= size
     return read
 
 
+def split_stream(file, mark):
+    """Parts of a binary file, each with the mark that ends it, only the last one without."""
+    rest = b""
+    for block in iter(lambda: file.read(2**20), b""):
+        *parts, rest = (rest + block).split(mark)
+        yield from (part + mark for part in parts)
+    yield rest
+
+
 # --------------------------------------------------------------------------------------------------
-# the data sets, one function each
+# downloads
+# --------------------------------------------------------------------------------------------------
+def find_fault(path, size, sha256, magic):
+    """Why a file is not the data that it should be, or ""."""
+    with open(path, "rb") as file:
+        start = file.read(64)
+    if not start.startswith(magic) or re.match(rb"\s*<(!doctype|html|\?xml|error)", start, re.I):
+        return f"is not the data, it starts with {start[:24]}"
+    if size and os.path.getsize(path) != size:
+        return f"has {os.path.getsize(path):,} bytes, published are {size:,}"
+    if sha256:
+        return "" if hash_file(path) == sha256 else "has another sha256 than published"
+    try:
+        if magic == b"PK\3\4":
+            zipfile.ZipFile(path).testzip()
+        elif magic == b"\x1f\x8b":
+            hash_file(path, gzip.open)                  # reads it all
+    except Exception as error:                          # the readers raise half a dozen kinds
+        return f"is damaged ({error})"
+    return ""
+
+
+def save(answer, part, size, n_byte):
+    """Write an answer where its range belongs in `part`; returns "" or what went wrong."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+    done, whole = map(int, found.groups() if found else (
+        0, answer.headers.get("Content-Length", 0)))
+    if size and whole and whole != size:
+        return f"has {whole:,} bytes, published are {size:,}"
+    answer.raw.enforce_content_length = False           # what came before a cut is kept
+    start, goal, first = done, min(whole, n_byte or whole), time.time()
+    last = first
+    with open(part, "r+b" if os.path.exists(part) else "wb") as file:
+        file.seek(done)
+        for block in answer.iter_content(2**16):
+            done += file.write(block)
+            if time.time() > last + 10:
+                last = time.time()
+                rate = (done - start) / (last - first)
+                print(f"{part}: {done / 1e6:.0f} of {goal / 1e6:.0f} MB, {rate / 1e6:.1f} MB/s, "
+                      f"{max(0, goal - done) / rate:.0f} s left", flush=True)
+            if n_byte and done >= n_byte:
+                break
+        if done >= goal:
+            file.truncate()
+    return "" if done >= goal else f"was cut after {done:,} of {goal:,} bytes"
+
+
+def download(url, part, size, n_byte, retries):
+    """Bring url, or its first n_byte bytes, to the file `part`, going on where that ends.
+
+    Returns "" or why it failed. Two processes may do so at once, since they write equal bytes.
+    """
+    wait = 0
+    for attempt in range(retries + 1):
+        time.sleep(wait)
+        have, wait = os.path.getsize(part) if os.path.exists(part) else 0, 2 ** attempt
+        if n_byte and have >= n_byte:
+            return ""
+        headers = {"User-Agent": "nanoSpline prepare.py", "Accept-Encoding": "identity"}
+        if have or n_byte:
+            headers["Range"] = f"bytes={have}-{n_byte - 1 if n_byte else ''}"
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=60) as answer:
+                status, kind = answer.status_code, answer.headers.get("Content-Type", "")
+                fault = f"answered {status} {answer.reason} {kind}"
+                if status == 416:                       # nothing comes after what is here
+                    os.remove(part)
+                elif status == 429 or status >= 500:
+                    told = answer.headers.get("Retry-After", "")
+                    wait = min(int(told) if told.isdecimal() else wait, 600)
+                    print(f"{url} {fault}: waiting {wait} s", flush=True)
+                elif status not in (200, 206) or "html" in kind:
+                    return fault
+                else:
+                    fault = save(answer, part, size, n_byte)
+                    if not fault or "published" in fault:
+                        return fault
+        except requests.RequestException as error:
+            fault = type(error).__name__
+        if os.path.exists(part) and os.path.getsize(part) > have:
+            wait = 0
+    return fault
+
+
+def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None):
+    """Path of a verified download, or of a .part file with its first n_byte bytes.
+
+    Kept in data_dir/raw and used again; a mirror that is a folder is read in place.
+    """
+    mirror, name, faults = flags["mirror"].rstrip("/"), os.path.basename(urls[0]), []
+    size, sha256 = (size, sha256) if flags["verify"] or not mirror else (None, None)
+    folder = os.path.join(flags["data_dir"], "raw", re.sub(r"\W+", "_", mirror))
+    path = os.path.join(mirror if mirror and "://" not in mirror else folder, name)
+    if os.path.exists(path):
+        if fault := find_fault(path, size, sha256, magic):
+            raise SystemExit(f"{path} {fault}; remove it")
+        return path
+    if mirror and "://" not in mirror:
+        raise SystemExit(f"{path} is missing")
+    os.makedirs(folder, exist_ok=True)
+    part, hub = path + ".part", os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    for url in [f"{mirror}/{name}"] if mirror else urls:
+        url = url.replace("https://huggingface.co", hub.rstrip("/"))
+        fault = download(url, part, size, n_byte, flags["retries"])
+        if not fault:
+            prefix = n_byte and os.path.getsize(part) >= n_byte
+            fault = find_fault(part, *((None, None) if prefix else (size, sha256)), magic)
+            if not fault and not prefix:
+                os.replace(part, path)
+            if not fault:
+                return part if prefix else path
+            os.remove(part)
+        faults.append(f"{url} {fault}")
+    raise SystemExit(f"{'; '.join(faults)}; try again later, or put a copy at {path}")
+
+
+# --------------------------------------------------------------------------------------------------
+# the data sets: one function each, then the table
 # --------------------------------------------------------------------------------------------------
 def open_files(flags, limit):
-    """Your own text: every file of the pattern is one document."""
-    paths = sorted(p for p in glob.glob(flags["files"], recursive=True) if os.path.isfile(p))
-    for path in paths:
-        if not os.path.getsize(path):
-            say(f"{path} is empty: left out")
-    return open_texts([path for path in paths if os.path.getsize(path)])
+    """Your own text: every file of a pattern is a document."""
+    paths = [path for path in sorted(glob.glob(flags["files"], recursive=True))
+             if os.path.isfile(path) and os.path.getsize(path)]
+    if not paths:
+        raise SystemExit(f"--files={flags['files']} matches no file that holds anything")
+    return open_texts(paths, len(paths) > 1)
 
 
 def open_shakespeare(flags, limit):
-    path = os.path.join(flags["mirror"], "input.txt")
-    return open_texts([path])
+    """One ASCII text of 65 characters."""
+    url = "https://raw.githubusercontent.com/"
+    return open_texts([fetch(
+        flags, url + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        url + "jcjohnson/torch-rnn/master/data/tiny-shakespeare.txt", size=1115394,
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")], False)
 
 
-def list_stdlib(keep):
-    """(split, text) of the standard library's files: every tenth that `keep` likes is val."""
-    root, n_kept = sysconfig.get_paths()["stdlib"], 0
+def open_tinystories(flags, limit):
+    """Stories between separators; of the training file only the bytes that limit asks for."""
+    paths, url = {}, "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/"
+    for split, part, size in (("train", "train", 2227753162), ("val", "valid", 22502601)):
+        n_byte = 6 * limit + 2**20 if split == "train" else size
+        urls = [f"{url}{revision}/TinyStoriesV2-GPT4-{part}.txt"
+                for revision in ("f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "main")]
+        paths[split] = fetch(flags, *urls, size=size, n_byte=n_byte if n_byte < size else None)
+
+    def read(split):
+        with open(paths[split], "rb") as file:
+            for story in split_stream(file, b"<|endoftext|>"):
+                if story.endswith(b"<|endoftext|>") or not paths[split].endswith(".part"):
+                    story = story.removesuffix(b"<|endoftext|>").decode().strip()
+                    if story:
+                        yield story, True
+    return read
+
+
+DIGITS = b"zero one two three four five six seven eight nine".split()
+WIKI_RULES = [(re.compile(pattern), text) for pattern, text in (
+    (rb"&amp;", b"&"), (rb"&lt;", b"<"), (rb"&gt;", b">"), (rb"<ref[^<]*</ref>", b""),
+    (rb"<[^>]*>", b""), (rb"\[http:[^] ]*", b"["), (rb"(?i)\|thumb", b""), (rb"(?i)\|left", b""),
+    (rb"(?i)\|right", b""), (rb"(?i)\|\d+px", b""), (rb"(?i)\[\[image:[^\[\]]*\|", b""),
+    (rb"(?i)\[\[category:([^|\]]*)[^]]*\]\]", rb"[[\1]]"), (rb"\[\[[a-z-]*:[^\]]*\]\]", b""),
+    (rb"\[\[[^|\]]*\|", b"[["), (rb"\{\{[^}]*\}\}", b""), (rb"\{[^}]*\}", b""), (rb"[\[\]]", b""),
+    (rb"&[^;]*;", b" "), *((b"%d" % i, b" %s " % word) for i, word in enumerate(DIGITS)),
+    (rb"[^A-Za-z]+", b" "))]
+
+
+def clean_wiki(file):
+    """A Wikipedia dump as words of a-z: the filter of text8, record by record up to each ">"."""
+    inside = False
+    for record in split_stream(file, b">"):
+        inside = (inside or b"<text " in record) and b"#redirect" not in record.lower()
+        if inside:
+            inside = b"</text>" not in record
+            record = b" %s " % re.sub(rb"<.*>", b"", record, count=1)
+            for pattern, text in WIKI_RULES:
+                record = pattern.sub(text, record)
+            yield record.lower()[:-1]
+
+
+def open_enwik8(flags, limit):
+    """The filtered text; train is the first 90 %, val the next 5 %, the rest unused."""
+    path = fetch(flags, "https://mattmahoney.net/dc/enwik8.zip",
+                 "http://mattmahoney.net/dc/enwik8.zip", "https://data.deepai.org/enwik8.zip",
+                 size=36445475, magic=b"PK\3\4",
+                 sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")
+    with zipfile.ZipFile(path) as archive, archive.open("enwik8") as file:
+        text = io.BytesIO(b"".join(clean_wiki(file)))
+    size = len(text.getbuffer())
+    borders = {"train": (0, size * 90 // 100), "val": (size * 90 // 100, size * 95 // 100)}
+    return lambda split: read_text(text, *borders[split], path, False)
+
+
+def open_csn(language, size, sha256, flags, limit):
+    """Functions of one language, read inside the zip; the pickles in it stay untouched."""
+    path = fetch(
+        flags, "https://huggingface.co/datasets/code-search-net/code_search_net/resolve/"
+        f"fdc6a9e39575768c27eb8a2a5f702bf846eb4759/data/{language}.zip",
+        f"https://zenodo.org/records/7857872/files/{language}.zip",
+        "https://huggingface.co/datasets/macavaney/codesearchnet-mirror/resolve/main/v2/"
+        f"{language}.zip", size=size, sha256=sha256, magic=b"PK\3\4")
+
+    def read(split):
+        part = re.compile(f".*_{'train' if split == 'train' else 'valid'}_(\\d+)\\.jsonl\\.gz")
+        with zipfile.ZipFile(path) as archive:
+            names = filter(part.fullmatch, archive.namelist())
+            for name in sorted(names, key=lambda name: int(part.fullmatch(name)[1])):
+                for row in gzip.open(archive.open(name)):
+                    code = json.loads(row)["code"]      # a lone surrogate becomes "?"
+                    yield code.encode("utf-8", "replace").decode(), True
+    return read
+
+
+def open_fineweb(flags, limit):
+    """Shards of ids after a header of 1,024 bytes; val is the first 10,485,760 of its shard."""
+    if flags["tokenizer"] not in ("", "gpt2"):
+        raise SystemExit("fineweb comes as GPT-2 tokens; it has no other --tokenizer")
+    url = "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main/fineweb"
+    shards, magic = {"train": [], "val": []}, np.array([20240520, 1], "<i4").tobytes()
+    for split, numbers, need in (("val", [0], 10485760), ("train", range(1, 104), limit)):
+        for i in numbers:
+            try:
+                path = fetch(flags, f"{url}_{split}_{i:06}.bin", magic=magic,
+                             size=200001024 if i < 103 else None, n_byte=1024 + 2 * need)
+            except SystemExit:
+                if i > 1 and flags["mirror"]:
+                    break                               # a mirror may hold the first ones only
+                raise
+            n_token = min(need, os.path.getsize(path) // 2 - 512, np.fromfile(path, "<i4", 3)[2])
+            shards[split].append((path, n_token))
+            need -= n_token
+            if not need:
+                break
+
+    def read(split):
+        for path, n_token in shards[split]:
+            for i in range(0, n_token, 2**15):
+                yield np.fromfile(path, "<u2", min(2**15, n_token - i), offset=1024 + 2 * i), False
+    return read
+
+
+def open_math(flags, limit):
+    """(type, split, pairs) of the 56 modules, in one pass over the archive."""
+    path = fetch(flags, "https://storage.googleapis.com/mathematics-dataset/"
+                 "mathematics_dataset-v1.0.tar.gz", size=2333082954, magic=b"\x1f\x8b",
+                 sha256="def638343403cb9ed60437d6b684c859dd23b72779f5cc5661b0a31e67c58576")
+    splits, n_seen = {f"train-{flags['difficulty']}": "train", "interpolate": "val"}, 0
+    with tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            folder, name = member.name.split("/")[-2:] if member.isfile() else ("", "")
+            if folder in splits:
+                room = 8 * limit / 56 if folder != "interpolate" else math.inf
+                lines, pairs = archive.extractfile(member), []
+                for question, answer in zip(lines, lines):
+                    pairs.append((question.decode().strip(), answer.decode().strip()))
+                    room -= len(question) + len(answer)
+                    if room < 0:                        # enough for any tokenizer
+                        break
+                n_seen += 1
+                yield name.removesuffix(".txt"), splits[folder], pairs
+    if n_seen != 112:
+        raise SystemExit(f"{path} holds {n_seen} of 2 x 56 modules; remove it and run again")
+
+
+def split_docstrings(source):
+    """(docstrings, code without them) of a module; a body that holds nothing else becomes pass."""
+    lines, docs = source.split("\n"), []
+    owners = [node for node in ast.walk(ast.parse(source)) if isinstance(
+        node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and ast.get_docstring(node, clean=False)]
+    for owner in sorted(owners, key=lambda owner: -owner.body[0].lineno):
+        doc = owner.body[0]
+        rest = (lines[doc.lineno - 1][:doc.col_offset] + "pass" * (len(owner.body) == 1) +
+                lines[doc.end_lineno - 1][doc.end_col_offset:])
+        lines[doc.lineno - 1:doc.end_lineno] = [rest] if rest.strip() else []
+        docs.insert(0, ast.get_docstring(owner).strip())
+    return "\n\n".join(docs).strip(), "\n".join(lines).strip()
+
+
+def open_stdlib(want_code, flags, limit):
+    """Python's own library, its code or its docstrings, a document a file; every tenth is val.
+
+    Left out: tests, tables (many digits) and files beyond ASCII.
+    """
     left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings",
                 "pydoc_data", "_bundled"}
-    for folder, subfolders, names in os.walk(root):
+    documents = []
+    for folder, subfolders, names in os.walk(sysconfig.get_paths()["stdlib"]):
         subfolders[:] = sorted(set(subfolders) - left_out)
-        for name in sorted(names):
-            if not name.endswith(".py") or name.startswith("_sysconfigdata"):
-                continue
+        for name in sorted(name for name in names if re.match(r"(?!_sysconfig).*\.py$", name)):
             with open(os.path.join(folder, name), "rb") as file:
                 source = file.read().replace(b"\r\n", b"\n")
-            is_table = sum(map(source.count, b"0123456789\\")) > len(source) / 20
-            text = keep(source.decode()) if source.isascii() and not is_table else ""
-            if text:
-                n_kept += 1
-                yield "val" if n_kept % 10 == 0 else "train", text
+            if source.isascii() and len(re.findall(rb"[\d\\]", source)) < len(source) / 20:
+                documents.append(split_docstrings(source.decode())[want_code])
+    documents = list(filter(None, documents))
+    return lambda split: ((text, True) for i, text in enumerate(documents)
+                          if (split == "val") == (i % 10 == 9))
 
 
-def list_docstrings(source):
-    """(owner, its docstring statement) of the module and of every class and function."""
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [(node, node.body[0]) for node in ast.walk(ast.parse(source))
-            if isinstance(node, owners) and ast.get_docstring(node, clean=False)]
-
-
-def drop_docstrings(source):
-    """The source text without docstrings; a body that holds nothing else becomes pass."""
-    lines = source.split("\n")
-    for owner, doc in sorted(list_docstrings(source), key=lambda pair: -pair[1].lineno):
-        text = (lines[doc.lineno - 1][:doc.col_offset] + "pass" * (len(owner.body) == 1) +
-                lines[doc.end_lineno - 1][doc.end_col_offset:])
-        lines[doc.lineno - 1:doc.end_lineno] = [text] if text.strip() else []
-    return "\n".join(lines).strip()
-
-
-def join_docstrings(source):
-    return "\n\n".join(ast.get_docstring(owner).strip() for owner, _ in list_docstrings(source))
-
-
-def open_code(flags, limit):
-    """The Python standard library without docstrings, tests, tables and files beyond ASCII."""
-    rows = list(list_stdlib(drop_docstrings))
-    return lambda split: ((text, True) for where, text in rows if where == split)
-
-
-def open_prose(flags, limit):
-    """The docstrings of the same files."""
-    rows = list(list_stdlib(join_docstrings))
-    return lambda split: ((text, True) for where, text in rows if where == split)
-
-
-def ask(kind, rng):
-    """(question, answer) of one type; the sizes vary so that some of each are easy."""
-    a, b, c, d = (rng.randint(1, 10 ** rng.randint(1, 2) - 1) for _ in range(4))
-    if kind == "algebra__sequence_next_term":
-        step = rng.choice([-1, 1]) * rng.randint(1, 20)
-        terms = ", ".join(str(a + i * step) for i in range(rng.randint(3, 4)))
-        n_term = terms.count(",") + 1
-        return rng.choice(["Next in {}?", "What follows {}?"]).format(terms), a + n_term * step
-    if kind == "arithmetic__add_or_sub":
-        a, b = (rng.randint(1, 10 ** rng.randint(1, 3) - 1) for _ in range(2))
-        sign = rng.choice("+-")
-        return rng.choice(["What is {} {} {}?", "Work out {} {} {}."]).format(a, sign, b), \
-            a + b if sign == "+" else a - b
-    if kind == "comparison__kth_biggest":
-        values = rng.sample(range(-99, 100), rng.randint(3, 4))
-        k = rng.randrange(3)
-        word = rng.choice([["Biggest", "Second biggest", "Third biggest"],
-                           ["Largest", "Second largest", "Third largest"]])[k]
-        return f"{word} of {', '.join(map(str, values))}?", sorted(values)[-1 - k]
-    if kind == "comparison__sort":
-        values = rng.sample(range(-9, 100), rng.randint(3, 4))
-        down = rng.random() < 0.5
-        return (f"Sort {'down' if down else 'up'} {', '.join(map(str, values))}.",
-                ", ".join(map(str, sorted(values, reverse=down))))
-    if kind == "numbers__div_remainder":
-        a, b = rng.randint(10, 999), rng.randint(3, 15)
-        return rng.choice(["Remainder of {} by {}?", "What is {} mod {}?"]).format(a, b), a % b
-    if kind == "numbers__gcd":
-        a, b = rng.sample(range(1, 26), 2)
-        scale = rng.randint(2, 20) // math.gcd(a, b) + 1
-        return rng.choice(["Find the gcd of {} and {}.", "The gcd of {} and {}?"]).format(
-            a * scale, b * scale), math.gcd(a, b) * scale
-    if kind == "numbers__place_value":
-        a, k = rng.randint(10000, 99999), rng.randrange(5)
-        word = ["units", "tens", "hundreds", "thousands", "ten thousands"][k]
-        return rng.choice(["The {1} of {0}?", "Which digit of {0} is {1}?"]).format(a, word), \
-            str(a)[4 - k]
-    if kind == "numbers__round_number":
-        a, k = rng.randint(101, 9999), rng.randint(1, 2)
-        word = ["ten", "hundred"][k - 1]
-        unit = 10 ** k
-        return rng.choice(["Round {} to the nearest {}.", "What {1} is nearest to {0}?"]).format(
-            a, word), (a + unit // 2) // unit * unit
-    raise AssertionError(kind)
+def ask(rng):
+    """One question and answer of each type; numbers of one to three digits, so some are easy."""
+    a, b, c = (rng.randint(1, 10 ** rng.randint(1, 3) - 1) for _ in range(3))
+    few, k, big = rng.sample(range(-9, 100), rng.randint(3, 4)), rng.randrange(3), 100 * a + c
+    listed, ordered, n = ", ".join(map(str, few)), sorted(few), b % 13 + 3
+    terms = [c % 100 + i * rng.choice((n, -n)) for i in range(5)]
+    return {
+        "algebra__sequence_next_term": (f"Next in {str(terms[:k + 2])[1:-1]}?", terms[k + 2]),
+        "arithmetic__add_or_sub": rng.choice([(f"What is {a} + {b}?", a + b),
+                                              (f"What is {a} - {b}?", a - b)]),
+        "comparison__kth_biggest": (f"{('Biggest', 'Second', 'Third')[k]} of {listed}?",
+                                    ordered[-1 - k]),
+        "comparison__sort": (f"Sort {listed}.", str(ordered)[1:-1]),
+        "numbers__div_remainder": (f"Remainder of {big} by {n}?", big % n),
+        "numbers__gcd": (f"Divisor of {(a % 25 + 1) * n} and {(c % 25 + 1) * n}?",
+                         math.gcd(a % 25 + 1, c % 25 + 1) * n),
+        "numbers__place_value": (f"Digit {k + 1} of {big}?", str(big)[k]),
+        "numbers__round_number": rng.choice([(f"Round {big} to tens.", (big + 5) // 10 * 10),
+                                             (f"Round {big} to hundreds.", (big + 50) // 100 * 100)]),
+    }
 
 
 def open_arithmetic(flags, limit):
-    """Rows of eight types; no two splits share the numbers of a question of one type."""
-    for kind in ("algebra__sequence_next_term", "arithmetic__add_or_sub",
-                 "comparison__kth_biggest", "comparison__sort", "numbers__div_remainder",
-                 "numbers__gcd", "numbers__place_value", "numbers__round_number"):
-        rng, held_out, asked = random.Random(kind), set(), set()
-        while len(asked) < 4750:
-            question, answer = ask(kind, rng)
-            numbers = tuple(sorted(re.findall(r"-?\d+", question)))
-            if question in asked or len(asked) >= 250 and numbers in held_out:
-                continue
-            split = "val" if len(asked) < 250 else "train"
-            asked.add(question)
-            if split == "val":
+    """(type, split, pairs); training never has the numbers of a validation question."""
+    rng, pairs, held_out = random.Random(0), collections.defaultdict(dict), set()
+    for i in range(5000):
+        for kind, (question, answer) in ask(rng).items():
+            numbers = (kind, *sorted(re.findall(r"-?\d+", question)))
+            if i < 250:
                 held_out.add(numbers)
-            yield kind, split, question, answer
+            if i < 250 or numbers not in held_out:
+                pairs[kind, "val" if i < 250 else "train"][question] = str(answer)
+    return ((*key, list(rows.items())) for key, rows in pairs.items())
 
 
-# name: what it holds, licence, documents, default tokenizer, limit, function
-DATASETS = {
-    "arithmetic": (open_arithmetic, "pairs", "char"),
-    "code": (open_code, "documents", "char"),
-    "prose": (open_prose, "documents", "char"),
-    "shakespeare": (open_shakespeare, "text", "gpt2"),
+DATASETS = {    # function, licence, source and size of the download
+    "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2 on huggingface.co, 20.7 GB"),
+    "enwik8": (open_enwik8, "CC BY-SA", "mattmahoney.net, cleaned, 36 MB"),
+    "tinystories": (open_tinystories, "CDLA-Sharing-1.0", "TinyStoriesV2-GPT4, 2.2 GB"),
+    "shakespeare": (open_shakespeare, "public domain", "tinyshakespeare of char-rnn, 1.1 MB"),
+    "csn_java": (functools.partial(
+        open_csn, "java", 1060569153,
+        "05f9204b1808413fab30f0e69229e298f6de4ad468279d53a2aa5797e3a78c17"),
+        "per repository", "CodeSearchNet, 1.1 GB"),
+    "csn_python": (functools.partial(
+        open_csn, "python", 940909997,
+        "7223c6460bebfa85697b586da91e47bc5d64790a4d60bba5917106458ab6b40e"),
+        "per repository", "CodeSearchNet, 0.9 GB"),
+    "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB"),
+    "arithmetic": (open_arithmetic, "MIT", "made here"),
+    "code": (functools.partial(open_stdlib, True), "PSF-2.0", "Python's library, made here"),
+    "prose": (functools.partial(open_stdlib, False), "PSF-2.0", "Python's library, made here"),
 }
 
 
-def main(argv):
-    name, flags = argv[0], configurator.parse(FLAGS, argv[1:])
-    function, kind, default = DATASETS.get(name, (open_files, "documents", "gpt2"))
+# --------------------------------------------------------------------------------------------------
+# main
+# --------------------------------------------------------------------------------------------------
+def find_folder(name, flags):
+    """(tokenizer, folder) of a data set; not its default tokenizer, but others are in the name."""
+    default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
     tokenizer = flags["tokenizer"] or default
-    row = {"source": "", "licence": ""}
-    folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
-    temp = os.path.join(flags["data_dir"], f".{name}.{platform.node()}-{os.getpid()}.tmp")
-    os.makedirs(temp)
+    folder = name if tokenizer == default else f"{name}_{tokenizer}"
+    return tokenizer, os.path.join(flags["data_dir"], folder)
+
+
+def make(name, flags):
+    """Build a data set in a folder beside its place, then move it there in one step."""
+    function, licence, source = DATASETS.get(name, (open_files, "your own", flags["files"]))
+    tokenizer, folder = find_folder(name, flags)
+    temp, limit = f"{folder}.{os.getpid()}.tmp", flags["max_tokens"]
+    if limit == FLAGS["max_tokens"] and name in ("fineweb", "math"):
+        limit = 10**8
+    for path in glob.glob(os.path.join(glob.escape(folder), "*")):
+        if os.path.basename(path) not in ("train.bin", "val.bin", "meta.json") and not (
+                os.path.exists(os.path.join(path, "meta.json"))):
+            raise SystemExit(f"{path} would be lost; move it, or choose another name than {name}")
+    for old in glob.glob(glob.escape(folder) + ".*.tmp"):       # of a run that was killed
+        if time.time() - max(map(os.path.getmtime, glob.glob(old + "/**", recursive=True))) > 3600:
+            shutil.rmtree(old)
     try:
-        if kind == "pairs":
-            write_pairs(temp, name, row, tokenizer, math.inf, function(flags, math.inf))
+        if tokenizer == "gpt2":
+            load_gpt2()
+        data = function(flags, limit)
+        os.makedirs(temp)
+        origin = {"licence": licence, "source": source}
+        if callable(data):
+            meta, encode = make_tokenizer(tokenizer, data)
+            write_set(temp, name, data, encode, {**meta, **origin}, limit)
         else:
-            read = function(flags, math.inf)
-            many = kind == "documents"
-            chars = find_alphabet(read, many, math.inf) if tokenizer == "char" else ""
-            meta = describe_tokenizer(tokenizer, chars, many)
-            mark = meta["end_mark"] if many else None
-            for split in SPLITS:
-                write_tokens(os.path.join(temp, f"{split}.bin"), read(split), meta, mark)
-            write_meta(temp, name, meta, row)
+            write_pairs(temp, name, data, tokenizer, origin, limit)
         if os.path.exists(folder):
-            shutil.rmtree(folder)
+            os.rename(folder, temp + ".old.tmp")
         os.rename(temp, folder)
+    except OSError as error:
+        raise SystemExit(f"{name}: {error}")
     finally:
         shutil.rmtree(temp, ignore_errors=True)
+        shutil.rmtree(temp + ".old.tmp", ignore_errors=True)
+
+
+def list_sets(flags):
+    """Print the table and what is there."""
+    for name, (_, licence, source) in DATASETS.items():
+        print(f"{name:12} {licence:18} {source}")
+    for path in sorted(glob.glob(os.path.join(glob.escape(flags["data_dir"]), "*", "meta.json"))):
+        with open(path, encoding="utf-8") as file:
+            meta = json.load(file)
+        print(f"{os.path.dirname(path)}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
+              f"{meta['tokenizer']} tokens")
+
+
+def main(argv):
+    """Read the name and the flags, check them, then list or make data sets."""
+    if "--help" in argv or "-h" in argv:
+        return print(__doc__ + configurator.read_section(__file__, "flags"))
+    name = argv[0] if argv and not argv[0].startswith("-") else ""
+    flags = configurator.parse(FLAGS, argv[bool(name):])
+    for flag, allowed in (("tokenizer", ("", "gpt2", "char", "byte")),
+                          ("difficulty", ("easy", "medium", "hard"))):
+        if flags[flag] not in allowed:
+            raise SystemExit(f"--{flag}={flags[flag]}: choose one of {', '.join(allowed)}")
+    if flags["max_tokens"] < 1 or flags["retries"] < 0:
+        raise SystemExit("--max_tokens must be at least 1 and --retries at least 0")
+    if not name:
+        return list_sets(flags)
+    if flags["files"] and (name in [*DATASETS, "all", "raw"] or re.search(r"\W|_(char|byte|gpt2)$", name)):
+        raise SystemExit(f"{name} cannot be the name of your own text; take another one")
+    if not flags["files"] and name not in [*DATASETS, "all"]:
+        near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
+        raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
+    failed = []
+    for each in DATASETS if name == "all" else [name]:
+        if name == "all" and os.path.exists(os.path.join(find_folder(each, flags)[1], "meta.json")):
+            print(f"{each} is there already")
+            continue
+        try:
+            make(each, flags)
+        except SystemExit as error:
+            if name != "all":
+                raise
+            print(f"{each} failed: {error}")
+            failed.append(each)
+    if failed:
+        raise SystemExit(f"not made: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
