@@ -89,18 +89,19 @@ def make_tokenizer(name, read):
     elif name == "byte":
         n_byte, encode = [1] * 256, lambda piece: np.frombuffer(piece.encode(), np.uint8)
     else:
-        table = np.zeros(0x110000, np.int32)            # first: does a character occur at all?
+        seen = np.zeros(0x110000, bool)
         for piece, _ in itertools.chain(read("train"), read("val")):
-            table[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = 1
-        chars = "".join(map(chr, np.flatnonzero(table)))
-        n_byte, table = [len(char.encode()) for char in chars], np.cumsum(table) - 1    # then: ids
+            seen[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = True
+        chars, table = "".join(map(chr, np.flatnonzero(seen))), np.cumsum(seen) - 1
+        n_byte = [len(char.encode()) for char in chars]
         encode = lambda piece: table[np.frombuffer(piece.encode("utf-32-le"), "<u4")]
-    n_byte += [0] * many                                # of the end mark
+    n_byte += [0] * many                                # the end mark
     if len(n_byte) > 2**16:
         raise SystemExit(f"{len(n_byte)} characters do not fit into 16 bits; use --tokenizer=byte")
     fingerprint = hashlib.sha256(f"{name} {chars or len(n_byte)}".encode()).hexdigest()
-    return {"tokenizer": name, "fingerprint": fingerprint, "vocab_size": len(n_byte), "chars": chars,
-            "end_mark": len(n_byte) - 1 if many else None, "bytes_per_token": n_byte}, encode
+    return {"tokenizer": name, "fingerprint": fingerprint, "vocab_size": len(n_byte), **(
+        {"chars": chars} if chars else {}), "bytes_per_token": n_byte,
+        "end_mark": len(n_byte) - 1 if many else None}, encode
 
 
 def write_tokens(path, pieces, encode, meta, limit):
@@ -113,8 +114,8 @@ def write_tokens(path, pieces, encode, meta, limit):
             raise SystemExit(f"token id {joined.max()}, but vocab_size is {meta['vocab_size']}")
         return joined.astype("<u2"), [len(i) for i in ids]
 
-    waiting, counts, n_token, first = collections.deque(), [[]], 0, time.time()
-    n_core, last = os.cpu_count() or 1, first
+    n_core, waiting, counts, n_token = os.cpu_count() or 1, collections.deque(), [[]], 0
+    first = last = time.time()
     with open(path, "wb") as file, ThreadPoolExecutor(n_core) as pool:
         while n_token < limit:
             while len(waiting) < 2 * n_core and (batch := list(itertools.islice(pieces, 64))):
@@ -128,7 +129,7 @@ def write_tokens(path, pieces, encode, meta, limit):
             if time.time() > last + 10:
                 last = time.time()
                 print(f"{path}: {n_token:,} tokens, {n_token / (last - first):,.0f}/s", flush=True)
-    return np.concatenate(counts).astype(np.uint32)
+    return np.concatenate(counts).astype(int)
 
 
 def hash_file(path, opener=open):
@@ -149,10 +150,11 @@ def write_set(folder, name, read, encode, meta, limit, kinds=(), order=()):
             count = count.reshape(-1, 2)
             count = count[np.cumsum(count.sum(1)) <= most]
             os.truncate(path, 2 * int(count.sum()))
-            meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
         meta["n_token"][split], meta["sha256"][split] = os.path.getsize(path) // 2, hash_file(path)
         if not meta["n_token"][split]:
             raise SystemExit(f"{name}: too little text for a training and a validation part")
+    if kinds:
+        meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
     with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
         json.dump(meta, file)
     print(f"{name}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
@@ -162,7 +164,7 @@ def write_set(folder, name, read, encode, meta, limit, kinds=(), order=()):
 def write_pairs(folder, name, members, tokenizer, origin, limit):
     """Question-answer data: every type in folder/type, their mix in folder.
 
-    members: (type, split, list of (question, answer)). The mix takes one pair of each type per
+    members: (type, split, (question, answer) pairs). The mix takes one pair of each type per
     turn, in random order. Validation questions that occur in training are left out.
     """
     asked, kinds = {"train": [], "val": []}, set()
@@ -172,10 +174,10 @@ def write_pairs(folder, name, members, tokenizer, origin, limit):
         with open(os.path.join(folder, kind, split), "w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{question}\n{answer}\n" for question, answer in pairs)
         asked[split].append(np.array([hash(question + "\n") for question, _ in pairs]))
-    kinds, (train, val) = sorted(kinds), (np.concatenate(rows) for rows in asked.values())
-    again = val[np.isin(val, train)]
+    kinds, (train, val) = sorted(kinds), map(np.concatenate, asked.values())
+    again = val[np.isin(val, train)].tolist()
     print(f"{len(again)} validation questions are left out because they occur in training")
-    again = set(again.tolist())
+    again = set(again)
 
     def read_type(i, kind, split):
         with open(os.path.join(folder, kind, split), encoding="utf-8", newline="\n") as file:
@@ -183,7 +185,7 @@ def write_pairs(folder, name, members, tokenizer, origin, limit):
                 if split == "train" or hash(question) not in again:
                     yield i, question[:-1], answer[:-1]
 
-    def mix(split, some=kinds):
+    def mix(split, some):
         rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some)]
         for turn in itertools.zip_longest(*types):
             yield from filter(None, rng.sample(turn, len(turn)))
@@ -279,17 +281,15 @@ def find_fault(path, size, sha256, magic):
 
 
 def save(answer, part, size, n_byte):
-    """Write an answer where its range belongs in `part`; returns "" or what went wrong."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-    done, whole = map(int, found.groups() if found else (
-        0, answer.headers.get("Content-Length", 0)))
+    """Append an answer to the file `part`, or begin that anew; returns "" or what went wrong."""
+    found = re.search(r"(\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+    done, whole = map(int, found.groups() if found else (0, answer.headers.get("Content-Length", 0)))
     if size and whole and whole != size:
         return f"has {whole:,} bytes, published are {size:,}"
     answer.raw.enforce_content_length = False           # what came before a cut is kept
     start, goal, first = done, min(whole, n_byte or whole), time.time()
     last = first
-    with open(part, "r+b" if os.path.exists(part) else "wb") as file:
-        file.seek(done)
+    with open(part, "ab" if done else "wb") as file:
         for block in answer.iter_content(2**16):
             done += file.write(block)
             if time.time() > last + 10:
@@ -299,19 +299,15 @@ def save(answer, part, size, n_byte):
                       f"{max(0, goal - done) / rate:.0f} s left", flush=True)
             if n_byte and done >= n_byte:
                 break
-        if done >= goal:
-            file.truncate()
     return "" if done >= goal else f"was cut after {done:,} of {goal:,} bytes"
 
 
 def download(url, part, size, n_byte, retries):
     """Bring url, or its first n_byte bytes, to the file `part`, going on where that ends.
 
-    Returns "" or why it failed. Two processes may do so at once, since they write equal bytes.
+    Returns "" or why it failed.
     """
-    wait = 0
     for attempt in range(retries + 1):
-        time.sleep(wait)
         have, wait = os.path.getsize(part) if os.path.exists(part) else 0, 2 ** attempt
         if n_byte and have >= n_byte:
             return ""
@@ -327,17 +323,18 @@ def download(url, part, size, n_byte, retries):
                 elif status == 429 or status >= 500:
                     told = answer.headers.get("Retry-After", "")
                     wait = min(int(told) if told.isdecimal() else wait, 600)
-                    print(f"{url} {fault}: waiting {wait} s", flush=True)
                 elif status not in (200, 206) or "html" in kind:
                     return fault
                 else:
                     fault = save(answer, part, size, n_byte)
                     if not fault or "published" in fault:
                         return fault
+                    wait = 0
         except requests.RequestException as error:
             fault = type(error).__name__
-        if os.path.exists(part) and os.path.getsize(part) > have:
-            wait = 0
+        if attempt < retries:
+            print(f"{url} {fault}; trying again in {wait} s", flush=True)
+            time.sleep(wait)
     return fault
 
 
@@ -450,14 +447,18 @@ def open_enwik8(flags, limit):
     return lambda split: read_text(text, *borders[split], path, False)
 
 
-def open_csn(language, size, sha256, flags, limit):
+def open_csn(language, flags, limit):
     """Functions of one language, read inside the zip; the pickles in it stay untouched."""
+    size, sha256 = {
+        "java": (1060569153, "05f9204b1808413fab30f0e69229e298f6de4ad468279d53a2aa5797e3a78c17"),
+        "python": (940909997, "7223c6460bebfa85697b586da91e47bc5d64790a4d60bba5917106458ab6b40e"),
+    }[language]
+    hub, commit = "https://huggingface.co/datasets/", "fdc6a9e39575768c27eb8a2a5f702bf846eb4759"
     path = fetch(
-        flags, "https://huggingface.co/datasets/code-search-net/code_search_net/resolve/"
-        f"fdc6a9e39575768c27eb8a2a5f702bf846eb4759/data/{language}.zip",
+        flags, f"{hub}code-search-net/code_search_net/resolve/{commit}/data/{language}.zip",
         f"https://zenodo.org/records/7857872/files/{language}.zip",
-        "https://huggingface.co/datasets/macavaney/codesearchnet-mirror/resolve/main/v2/"
-        f"{language}.zip", size=size, sha256=sha256, magic=b"PK\3\4")
+        f"{hub}macavaney/codesearchnet-mirror/resolve/main/v2/{language}.zip",
+        size=size, sha256=sha256, magic=b"PK\3\4")
 
     def read(split):
         part = re.compile(f".*_{'train' if split == 'train' else 'valid'}_(\\d+)\\.jsonl\\.gz")
@@ -559,55 +560,51 @@ def open_stdlib(want_code, flags, limit):
 def ask(rng):
     """One question and answer of each type; numbers of one to three digits, so some are easy."""
     a, b, c = (rng.randint(1, 10 ** rng.randint(1, 3) - 1) for _ in range(3))
-    few, k, big = rng.sample(range(-9, 100), rng.randint(3, 4)), rng.randrange(3), 100 * a + c
-    listed, ordered, n = ", ".join(map(str, few)), sorted(few), b % 13 + 3
-    terms = [c % 100 + i * rng.choice((n, -n)) for i in range(5)]
+    few, k, n = rng.sample(range(-9, 100), rng.randint(3, 4)), rng.randrange(3), rng.randint(2, 15)
+    listed, ordered, big, fine = ", ".join(map(str, few)), sorted(few), 100 * a + c, b % 100
+    terms = range(fine, fine + 5 * n, n) if c % 2 else range(fine, fine - 5 * n, -n)
     return {
-        "algebra__sequence_next_term": (f"Next in {str(terms[:k + 2])[1:-1]}?", terms[k + 2]),
+        "algebra__sequence_next_term": (f"Next in {str([*terms[:k + 2]])[1:-1]}?", terms[k + 2]),
         "arithmetic__add_or_sub": rng.choice([(f"What is {a} + {b}?", a + b),
                                               (f"What is {a} - {b}?", a - b)]),
         "comparison__kth_biggest": (f"{('Biggest', 'Second', 'Third')[k]} of {listed}?",
                                     ordered[-1 - k]),
         "comparison__sort": (f"Sort {listed}.", str(ordered)[1:-1]),
         "numbers__div_remainder": (f"Remainder of {big} by {n}?", big % n),
-        "numbers__gcd": (f"Divisor of {(a % 25 + 1) * n} and {(c % 25 + 1) * n}?",
+        "numbers__gcd": (f"Gcd of {(a % 25 + 1) * n} and {(c % 25 + 1) * n}?",
                          math.gcd(a % 25 + 1, c % 25 + 1) * n),
-        "numbers__place_value": (f"Digit {k + 1} of {big}?", str(big)[k]),
-        "numbers__round_number": rng.choice([(f"Round {big} to tens.", (big + 5) // 10 * 10),
-                                             (f"Round {big} to hundreds.", (big + 50) // 100 * 100)]),
-    }
+        "numbers__place_value": (f"The {('units', 'tens', 'hundreds')[k]} of {big}?",
+                                 str(big)[-1 - k]),
+        "numbers__round_number": rng.choice([
+            (f"Round {big} to tens.", (big + 5) // 10 * 10),
+            (f"Round {big} to hundreds.", (big + 50) // 100 * 100)])}
 
 
 def open_arithmetic(flags, limit):
     """(type, split, pairs); training never has the numbers of a validation question."""
     rng, pairs, held_out = random.Random(0), collections.defaultdict(dict), set()
-    for i in range(5000):
+    for i in range(6500):
         for kind, (question, answer) in ask(rng).items():
             numbers = (kind, *sorted(re.findall(r"-?\d+", question)))
             if i < 250:
                 held_out.add(numbers)
             if i < 250 or numbers not in held_out:
-                pairs[kind, "val" if i < 250 else "train"][question] = str(answer)
-    return ((*key, list(rows.items())) for key, rows in pairs.items())
+                pairs[kind, "val" if i < 250 else "train"][question] = answer
+    for (kind, split), rows in pairs.items():       # shuffled, since a draw serves all types
+        yield kind, split, rng.sample(list(rows.items()), len(rows))
 
 
 DATASETS = {    # function, licence, source and size of the download
-    "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2 on huggingface.co, 20.7 GB"),
-    "enwik8": (open_enwik8, "CC BY-SA", "mattmahoney.net, cleaned, 36 MB"),
-    "tinystories": (open_tinystories, "CDLA-Sharing-1.0", "TinyStoriesV2-GPT4, 2.2 GB"),
-    "shakespeare": (open_shakespeare, "public domain", "tinyshakespeare of char-rnn, 1.1 MB"),
-    "csn_java": (functools.partial(
-        open_csn, "java", 1060569153,
-        "05f9204b1808413fab30f0e69229e298f6de4ad468279d53a2aa5797e3a78c17"),
-        "per repository", "CodeSearchNet, 1.1 GB"),
-    "csn_python": (functools.partial(
-        open_csn, "python", 940909997,
-        "7223c6460bebfa85697b586da91e47bc5d64790a4d60bba5917106458ab6b40e"),
-        "per repository", "CodeSearchNet, 0.9 GB"),
-    "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB"),
     "arithmetic": (open_arithmetic, "MIT", "made here"),
     "code": (functools.partial(open_stdlib, True), "PSF-2.0", "Python's library, made here"),
     "prose": (functools.partial(open_stdlib, False), "PSF-2.0", "Python's library, made here"),
+    "shakespeare": (open_shakespeare, "public domain", "tinyshakespeare of char-rnn, 1.1 MB"),
+    "enwik8": (open_enwik8, "CC BY-SA", "mattmahoney.net, cleaned, 36 MB"),
+    "tinystories": (open_tinystories, "CDLA-Sharing-1.0", "TinyStoriesV2-GPT4, 2.2 GB"),
+    "csn_java": (functools.partial(open_csn, "java"), "per repository", "CodeSearchNet, 1.1 GB"),
+    "csn_python": (functools.partial(open_csn, "python"), "per repository", "CodeSearchNet, 0.9 GB"),
+    "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2, 200 MB each 10**8 tokens"),
+    "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB"),
 }
 
 
@@ -657,50 +654,32 @@ def make(name, flags):
         shutil.rmtree(temp + ".old.tmp", ignore_errors=True)
 
 
-def list_sets(flags):
-    """Print the table and what is there."""
-    for name, (_, licence, source) in DATASETS.items():
-        print(f"{name:12} {licence:18} {source}")
-    for path in sorted(glob.glob(os.path.join(glob.escape(flags["data_dir"]), "*", "meta.json"))):
-        with open(path, encoding="utf-8") as file:
-            meta = json.load(file)
-        print(f"{os.path.dirname(path)}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
-              f"{meta['tokenizer']} tokens")
-
-
 def main(argv):
     """Read the name and the flags, check them, then list or make data sets."""
     if "--help" in argv or "-h" in argv:
         return print(__doc__ + configurator.read_section(__file__, "flags"))
     name = argv[0] if argv and not argv[0].startswith("-") else ""
-    flags = configurator.parse(FLAGS, argv[bool(name):])
+    flags, names = configurator.parse(FLAGS, argv[bool(name):]), [*DATASETS, "all"]
     for flag, allowed in (("tokenizer", ("", "gpt2", "char", "byte")),
                           ("difficulty", ("easy", "medium", "hard"))):
         if flags[flag] not in allowed:
             raise SystemExit(f"--{flag}={flags[flag]}: choose one of {', '.join(allowed)}")
     if flags["max_tokens"] < 1 or flags["retries"] < 0:
         raise SystemExit("--max_tokens must be at least 1 and --retries at least 0")
-    if not name:
-        return list_sets(flags)
-    if flags["files"] and (name in [*DATASETS, "all", "raw"] or re.search(r"\W|_(char|byte|gpt2)$", name)):
-        raise SystemExit(f"{name} cannot be the name of your own text; take another one")
-    if not flags["files"] and name not in [*DATASETS, "all"]:
-        near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
+    if flags["files"] and (name in [*names, "raw", ""] or re.search(r"\W|_(char|byte|gpt2)$", name)):
+        raise SystemExit(f"--files: your text cannot have the name {name!r}")
+    if name and not flags["files"] and name not in names:
+        near = difflib.get_close_matches(name, names, 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
-    failed = []
-    for each in DATASETS if name == "all" else [name]:
-        if name == "all" and os.path.exists(os.path.join(find_folder(each, flags)[1], "meta.json")):
-            print(f"{each} is there already")
-            continue
-        try:
+    for each in DATASETS if name in ("", "all") else [name]:
+        path = os.path.join(find_folder(each, flags)[1], "meta.json")
+        if name in ("", "all") and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                print(f"{each:12} is there: {json.load(file)['n_token']}")
+        elif name:
             make(each, flags)
-        except SystemExit as error:
-            if name != "all":
-                raise
-            print(f"{each} failed: {error}")
-            failed.append(each)
-    if failed:
-        raise SystemExit(f"not made: {', '.join(failed)}")
+        else:
+            print("{:12} {:18} {}".format(each, *DATASETS[each][1:]))
 
 
 if __name__ == "__main__":
