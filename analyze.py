@@ -369,7 +369,8 @@ def controls(flags, files):
             parts = {p: np.array(rows).tolist() for p, rows in zip(("mlp", "attn"), new) if rows}
             target = f"{os.path.splitext(path)[0]}-{name}.json"
             save_json(target, rest | parts | {"control": name})
-            print(target + ("" if len(parts) == 2 else f"   (use with --parts={[*parts][0]})"))
+            hint = f"--parts={[*parts][0]}" + " --attn_act=none" * (name == "gelu")
+            print(target + f"   (use with {hint})" * (len(parts) == 1))
 
 def splines(flags, files):
     """The learned functions as text, their numbers and distances, and a picture if asked."""
@@ -380,7 +381,7 @@ def splines(flags, files):
     for i, (path, one) in enumerate(zip(files, loaded)):
         about = (f"{k} {one.get(k)}" for k in ("dataset", "tokenizer", "seed", "control"))
         print(f"[{i + 1}] {path}: {', '.join(about)}")
-    for part in ("mlp", "attn"):
+    for part in [part for part in ("mlp", "attn") if any(one.get(part) for one in loaded)]:
         drawn[part] = [(f"[{i + 1}] {one.get('dataset')}", *function)
                        for i, one in enumerate(loaded) for function in list_functions(one, part)]
         others = [f"- {name.split()[0]}" for name, *_ in drawn[part]]
@@ -417,7 +418,8 @@ def draw_png(path, drawn):
     except ImportError:
         raise SystemExit(f"png={path}: matplotlib is missing; pip install matplotlib")
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axis, (part, functions) in zip(figure.subplots(1, 2), drawn.items()):
+    for axis, (part, functions) in zip(figure.subplots(1, len(drawn), squeeze=False)[0],
+                                       drawn.items()):
         for name, x, y, w in functions:
             color = axis.plot(x, y, linewidth=0.7)[0].get_color()
             axis.plot(x, np.where(w > 0, y, np.nan), linewidth=3, color=color, label=name)
@@ -438,7 +440,7 @@ def plan(flags, passed):
     if not seeds or not rates or not sources + targets:
         raise SystemExit("plan needs --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3")
     runs = {key_run(run["flags"], run["place"]): run for run in read_runs(flags.out_dir)}
-    script, learned, n_missing = Path(__file__).with_name("train.py"), {}, 0
+    script, learned, n_missing, n_waiting = Path(__file__).with_name("train.py"), {}, 0, 0
     both = [arg for arg in passed if not arg.startswith("--warmup_")]
     warmup = both + [f"--{arg[9:]}" for arg in passed if arg.startswith("--warmup_")]
     datasets = dict.fromkeys(source.partition(":")[0] for source in sources)
@@ -452,6 +454,7 @@ def plan(flags, passed):
         if source:
             path = learned.get((name, seed), "") + f"{control and '-'}{control}.json"
             if not os.path.exists(path):
+                n_waiting += 1
                 continue
             args, origin = [*args, f"--splines={path}"], load_splines(path)
         wanted = configurator.parse(DEFAULTS, args)
@@ -467,7 +470,8 @@ def plan(flags, passed):
             args += [f"--out_dir={folder}"] * (flags.out_dir != "out")
             args += ["--resume=True"] * (run["status"] == "unfinished")
             print(shlex.join(["python", os.path.relpath(script), *args]))
-    print(f"{n_missing} commands" if n_missing else "nothing is left to run", file=sys.stderr)
+    print(f"{n_missing} commands; {n_waiting} transfers wait for their splines file" if n_missing
+          or n_waiting else "nothing is left to run", file=sys.stderr)
 
 def key_run(flags, place):
     return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
