@@ -1,0 +1,1058 @@
+"""
+nanoSpline: learn a transformer's nonlinearities on one data set, use them on another.
+
+Two functions, one in the MLPs and one at the attention input, are linear splines of 64 knots.
+`warmup` learns them with many models that share them and start one after the other; `transfer`
+freezes them and trains a fresh model; `baseline` is the same model with fixed nonlinearities;
+`compare` does all three on one data set, at several learning rates, and prints who wins.
+
+    python train.py config/quickstart.py
+    python train.py config/warmup_math.py
+    python train.py config/transfer_math.py --splines=out/.../splines.json --dataset=fineweb
+
+[1] D. Teney et al., Language Models Can Benefit from Domain-Specific Inductive Biases, 2026
+[2] D. Teney et al., Can Transformers Really Do It All?, ICLR 2026
+`Differs:` marks a departure from [1], `Ours:` a choice where it is silent.
+
+Axes: B batch, T time, C channels, H heads, D channels per head, V vocabulary, K knots, M models.
+
+A run leaves in out_dir: flags.json (settings, versions, data hashes), log.jsonl (a row for every
+evaluation), result.json (at the end), splines.json (if it learned any), ckpt.pt (to resume).
+"""
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+import configurator
+
+# --------------------------------------------------------------------------------------------------
+# flags
+# --------------------------------------------------------------------------------------------------
+# what to do
+mode = "baseline"            # baseline | warmup | transfer (needs splines) | compare (all three)
+dataset = "arithmetic"       # folder in data_dir, made by prepare.py; NAME/TYPE is one question type
+data_dir = ""                # "": data/ beside this script
+out_dir = ""                 # "": out/ and a name made of the settings; for compare the parent of all
+overwrite = False            # replace what another run left in out_dir
+resume = False               # go on from ckpt.pt in out_dir; start where there is none
+seed = 0                     # of weights, batches and all else that is drawn
+device = "auto"              # auto | cpu | cuda | cuda:1 | mps
+dtype = "float32"            # float32 | bfloat16 (autocast; weights stay float32)
+compile = "auto"             # True: blocks | False: nothing | auto: blocks on cuda, splines on a cpu
+attention = "sdpa"           # sdpa | flex (cuda only)
+# model
+n_layer = 4                  # blocks
+n_head = 4                   # attention heads
+n_embd = 256                 # channels
+block_size = 4096            # tokens per sequence
+window = 1024                # tokens that attention sees: itself and those before
+tie_embeddings = True        # head and token embedding are one matrix
+mlp_act = "gelu"             # gelu | relu | relu2 | spline (in baseline: learned with one model)
+attn_act = "auto"            # none | linear | spline | auto: linear where only the MLP is a spline
+# splines
+splines = ""                 # splines.json, or the authors' CSV, for mode transfer
+parts = "both"               # both | mlp | attn: what is a spline in warmup and transfer
+n_knot = 64                  # knots per spline
+spline_range = 15.0          # knots lie evenly from -spline_range to spline_range
+spline_init = 0.01           # value of every knot at the start
+share_layers = "all"         # all | middle (first and last block have their own) | none
+n_models = 20                # models of a warmup
+stagger = "delayed"          # delayed | common (one learning-rate curve for all) | none (all start)
+spline_lr = 0.1              # learning rate of the splines
+spline_data = "train"        # train | held_out (splines learn on a tenth that the weights never see)
+# optimization
+batch_size = 1               # sequences per iteration, of each model
+max_iters = 20000            # iterations
+learning_rate = 6e-4         # of the weights
+beta1 = 0.8                  # AdamW
+beta2 = 0.95                 # AdamW
+weight_decay = 0.0           # AdamW, on matrices
+grad_clip = 0.0              # largest gradient norm; 0.0: none
+lr_schedule = "trapezoid"    # trapezoid | constant (after the ramp) | cosine (after the ramp)
+lr_warmup_frac = 0.1         # share of the iterations in which the rate rises
+lr_decay_frac = 0.5          # share of the iterations in which it falls (trapezoid)
+compare_rates = "1e-3,2e-3,4e-3"  # learning rates of both sides in mode compare
+# probes
+freeze_all_but_embeddings = False  # only the token embedding and the head train
+scramble = False             # permute the tokens of every training window; end marks stay
+average_checkpoints = False  # also evaluate the running mean of the weights
+average_start_frac = 0.5     # share of the iterations after which it begins
+average_interval = 0         # iterations between its members; 0: max_iters / 50
+# reports
+eval_interval = 1000         # iterations between evaluations
+eval_tokens = 10485760       # validation tokens, at most
+log_interval = 100           # iterations between printed lines
+save_interval = 1000         # iterations between checkpoints
+
+DEFAULTS = {name: value for name, value in list(globals().items())
+            if not name.startswith("_") and isinstance(value, (bool, int, float, str))}
+HERE = os.path.dirname(os.path.abspath(__file__))
+# flags that do not change what is learned; all others tell one experiment from another
+BOOKKEEPING = ("out_dir", "data_dir", "overwrite", "resume", "device", "compile", "compare_rates",
+               "eval_interval", "log_interval", "save_interval")
+CHOICES = {"mode": "baseline warmup transfer compare", "dtype": "float32 bfloat16",
+           "compile": "auto True False", "attention": "sdpa flex", "parts": "both mlp attn",
+           "mlp_act": "gelu relu relu2 spline", "attn_act": "auto none linear spline",
+           "share_layers": "all middle none", "stagger": "delayed common none",
+           "spline_data": "train held_out", "lr_schedule": "trapezoid constant cosine"}
+FRACTIONS = ("beta1", "beta2", "lr_warmup_frac", "lr_decay_frac", "average_start_frac")
+MAY_BE_0 = (*FRACTIONS, "seed", "weight_decay", "grad_clip", "average_interval", "spline_init")
+
+# --------------------------------------------------------------------------------------------------
+# spline: the learnable activation
+# --------------------------------------------------------------------------------------------------
+def locate(x, n_knot, spline_range):
+    """Segment of every element (int32, 0 to n_knot) and position in it (0 to 1), shape of x.
+
+    Segment 0 lies below the first knot, n_knot beyond the last. By arithmetic, not by search: the
+    knots are even. A NaN gets segment 0 and keeps a NaN position.
+    """
+    pos = x * ((n_knot - 1) / (2 * spline_range)) + (n_knot + 1) / 2
+    pos = pos.clamp(0, n_knot)
+    segment = pos.int().clamp(0, n_knot)                # second clamp: a NaN must not index
+    return segment, pos - segment
+
+def interpolate(x, values, spline_range):
+    """The spline at flat x: linear between knots, constant beyond the ends."""
+    segment, pos = locate(x, len(values), spline_range)
+    left = torch.cat([values[:1], values])              # value at the left end of every segment
+    rise = torch.diff(left, append=values[-1:])
+    return left.index_select(0, segment) + pos * rise.index_select(0, segment)
+
+def interpolate_backward(grad, x, values, spline_range):
+    """grad times the slope at flat x: 0 beyond the ends, at a knot that of the right segment."""
+    segment, _ = locate(x, len(values), spline_range)
+    slope = torch.diff(values, prepend=values[:1], append=values[-1:])
+    return grad * slope.index_select(0, segment) * ((len(values) - 1) / (2 * spline_range))
+
+@torch.library.custom_op("nanospline::histogram", mutates_args=())
+def histogram(index: torch.Tensor, weight: torch.Tensor, n_bin: int) -> torch.Tensor:
+    """(n_bin,) float64 sums of the weights by index; an operator, so that it can be compiled in."""
+    return torch.bincount(index, weight.double(), n_bin)
+
+@histogram.register_fake
+def _(index, weight, n_bin):
+    return weight.new_empty(n_bin, dtype=torch.float64)
+
+def sum_hats(grad, x, n_knot, spline_range):
+    """(K,) gradient of the values: each element adds to the two knots around it, by hat weights.
+
+    Without atomics: two histograms on a CPU, elsewhere a sum over all hats in one compiled loop.
+    """
+    segment, pos = locate(x, n_knot, spline_range)
+    if x.device.type == "cpu":
+        to_left = histogram(segment, grad * (1 - pos), n_knot + 1)
+        total = to_left[1:] + histogram(segment, grad * pos, n_knot + 1)[:-1]
+        return torch.cat([total[:1] + to_left[:1], total[1:]]).to(grad.dtype)
+    total, pos = 0, (segment - 1 + pos).clamp(0, n_knot - 1)
+    for some_grad, some_pos in zip(grad.split(2**21), pos.split(2**21)):
+        distance = (some_pos[:, None] - torch.arange(n_knot, device=x.device)).abs()    # (n, K)
+        total = total + (some_grad[:, None] * (1 - distance).clamp(min=0)).sum(0)
+    return total
+
+@functools.cache
+def fuse(function):
+    """A pure function compiled once for all shapes and models: on bare data, nothing else varies."""
+    compiled = torch.compile(function, dynamic=True)
+    return lambda *args: compiled(*(x.data if isinstance(x, torch.Tensor) else x for x in args))
+
+class SplineFunction(torch.autograd.Function):
+    """interpolate with its own backward; a frozen spline costs no gradient of its values."""
+
+    @staticmethod
+    def forward(ctx, x, values, spline_range, fused):
+        ctx.save_for_backward(x, values)
+        ctx.spline_range, ctx.fuse = spline_range, fuse if fused else lambda function: function
+        return ctx.fuse(interpolate)(x, values, spline_range)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, values = ctx.saved_tensors
+        grad_x = ctx.fuse(interpolate_backward)(grad, x, values, ctx.spline_range)
+        if not ctx.needs_input_grad[1]:
+            return grad_x, None, None, None
+        return grad_x, ctx.fuse(sum_hats)(grad, x, len(values), ctx.spline_range), None, None
+
+class Spline(nn.Module):
+    """Piecewise-linear function of every element, constant beyond the outermost knots. [1]
+
+    values: (K,) float32, learnable, all equal to init at the start. Takes any shape and dtype and
+    gives the same back; computes in float32 (float64 for float64). Finite for infinite input, NaN
+    stays NaN. While visits is a tensor (K+1,) it gathers the hat weights of every element at the
+    knots and, last, the number of elements beyond the ends.
+    """
+
+    def __init__(self, n_knot, spline_range, init=0.01, fused=False):
+        super().__init__()
+        self.n_knot, self.spline_range, self.fused, self.visits = n_knot, spline_range, fused, None
+        self.values = nn.Parameter(torch.full((n_knot,), init))                     # (K,)
+
+    def forward(self, x):
+        flat = x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+        if self.visits is not None:
+            inside = (flat.abs() <= self.spline_range).to(flat.dtype)
+            self.visits[:-1] += sum_hats(inside, flat, self.n_knot, self.spline_range)
+            self.visits[-1] += (1 - inside).sum()
+        y = SplineFunction.apply(flat, self.values.to(flat.dtype), self.spline_range, self.fused)
+        return y.view(x.shape).to(x.dtype)
+
+# --------------------------------------------------------------------------------------------------
+# model: a GPT-2 style decoder after the NanoGPT speedrun of late 2024
+# --------------------------------------------------------------------------------------------------
+@dataclass
+class GPTConfig:
+    vocab_size: int
+    end_mark: int | None               # the token that begins a document; None: only one document
+    n_layer: int
+    n_head: int
+    n_embd: int
+    window: int
+    tie_embeddings: bool
+    mlp_act: str
+    attn_act: str
+    n_knot: int
+    spline_range: float
+    spline_init: float
+    share_layers: str
+    attention: str
+    freeze_all_but_embeddings: bool
+    fused: bool                        # splines run compiled even where the blocks do not
+
+def make_config(cfg, meta):
+    """The model that the flags and the meta.json of the data ask for."""
+    known = {name: value for name, value in vars(cfg).items() if name in GPTConfig.__annotations__}
+    mlp_act, attn_act = get_acts(cfg)
+    compiler = cfg.device == "cpu" and (shutil.which("c++") or shutil.which("g++"))
+    return GPTConfig(**known | {
+        "vocab_size": meta["vocab_size"], "end_mark": meta["end_mark"], "mlp_act": mlp_act,
+        "attn_act": attn_act, "fused": cfg.compile == "auto" and bool(compiler)})
+
+def get_row(layer, config):
+    """Which of its kind's splines a layer uses: what is shared across layers."""
+    return {"all": 0, "none": layer,
+            "middle": int(layer > 0) + int(layer == config.n_layer - 1)}[config.share_layers]
+
+def make_splines(config):
+    """{kind: its distinct splines}, for the kinds (mlp, attn) that are splines."""
+    acts = {"mlp": config.mlp_act, "attn": config.attn_act}
+    return {kind: [Spline(config.n_knot, config.spline_range, config.spline_init, config.fused)
+                   for _ in range(get_row(config.n_layer - 1, config) + 1)]
+            for kind, act in acts.items() if act == "spline"}
+
+def make_act(act, splines, row):
+    """The nonlinearity of one layer: a Spline, a function, or None for attention without one."""
+    if act == "spline":
+        return splines[row]
+    return {"gelu": F.gelu, "relu": F.relu, "relu2": lambda x: F.relu(x).square(),
+            "linear": lambda x: x, "none": None}[act]
+
+class Attention(nn.Module):
+    def __init__(self, config, act):
+        super().__init__()
+        self.n_head, self.flex, self.act = config.n_head, config.attention == "flex", act
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.v_mix = nn.Parameter(torch.tensor(0.5))
+        if act is not None:
+            self.act_scale = nn.Parameter(torch.tensor(1.0))
+            self.act_shift = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, x, v_first, mask, cos, sin):
+        """x (B, T, C), already normed -> the same shape, and v of the first block (B, H, T, D)."""
+        B, T, C = x.shape
+        if self.act is not None:                # where the attention nonlinearity sits
+            x = x + self.act(self.act_scale * x + self.act_shift)
+        qkv = self.c_attn(x).view(B, T, 3 * self.n_head, C // self.n_head).transpose(1, 2)
+        q, k, v = qkv.chunk(3, dim=1)                                               # (B, H, T, D)
+        q = rotate(F.rms_norm(q, q.shape[-1:]), cos, sin)
+        k = rotate(F.rms_norm(k, k.shape[-1:]), cos, sin)
+        v_first = v if v_first is None else v_first
+        v = torch.lerp(v, v_first, self.v_mix.to(v.dtype))
+        if self.flex:
+            from torch.nn.attention.flex_attention import flex_attention
+            y = flex_attention(q, k, v, block_mask=mask)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C)), v_first
+
+def rotate(x, cos, sin):
+    """Rotary positions on x (B, H, T, D): pairs (i, i + D/2) turn by an angle (T, D/2)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
+class MLP(nn.Module):
+    def __init__(self, config, act):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
+        self.act = act
+
+    def forward(self, x):
+        return self.c_proj(self.act(self.c_fc(x)))
+
+class Block(nn.Module):
+    def __init__(self, config, layer, splines):
+        super().__init__()
+        row = get_row(layer, config)
+        self.norm_attn = nn.RMSNorm(config.n_embd, eps=1e-5)
+        self.attn = Attention(config, make_act(config.attn_act, splines.get("attn"), row))
+        self.norm_mlp = nn.RMSNorm(config.n_embd, eps=1e-5)
+        self.mlp = MLP(config, make_act(config.mlp_act, splines.get("mlp"), row))
+        self.x_mix = nn.Parameter(torch.tensor(1.0))
+        self.x0_mix = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, x, x0, v_first, mask, cos, sin):
+        """x (B, T, C) -> the same shape; x0 is the normed embedding."""
+        x = self.x_mix * x + self.x0_mix * x0
+        y, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
+        x = x + y
+        return x + self.mlp(self.norm_mlp(x)), v_first
+
+class GPT(nn.Module):
+    """Decoder-only transformer; forward gives what the head reads. [1]
+
+    Differs: no norm before the head (it measured worse); instead the embedding is taken out of the
+    head's input at the start, so that a fresh model predicts uniformly whatever its width.
+    """
+
+    def __init__(self, config, splines, generator=None):
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.norm_embd = nn.LayerNorm(config.n_embd, bias=False)
+        self.blocks = nn.ModuleList(Block(config, i, splines) for i in range(config.n_layer))
+        self.skip_mix = nn.Parameter(torch.ones(config.n_layer // 2))
+        self.x0_out = nn.Parameter(torch.tensor(-1.0 - config.n_layer // 2))
+        self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+        if config.tie_embeddings:
+            self.head.weight = self.wte.weight
+        if config.freeze_all_but_embeddings:    # a zero projection would silence a block for ever
+            nn.init.zeros_(self.x0_out)
+            return
+        for block in self.blocks:
+            nn.init.zeros_(block.attn.c_proj.weight)
+            nn.init.zeros_(block.mlp.c_proj.weight)
+
+    def forward(self, idx):
+        """idx (B, T) int64 -> (B, T, C)."""
+        T, D = idx.shape[1], self.config.n_embd // self.config.n_head
+        rate = 10000 ** (-torch.arange(0, D, 2, device=idx.device) / D)             # (D/2,)
+        angle = torch.arange(T, device=idx.device)[:, None] * rate                  # (T, D/2)
+        cos, sin, mask = angle.cos(), angle.sin(), make_mask(idx, self.config)
+        x = x0 = self.norm_embd(self.wte(idx))                                      # (B, T, C)
+        v_first, skips = None, []
+        for i, block in enumerate(self.blocks):
+            mirror = len(self.blocks) - 1 - i
+            if i > mirror:      # U-Net: the second half takes up what the first half left
+                x = x + self.skip_mix[mirror] * skips.pop()
+            x, v_first = block(x, x0, v_first, mask, cos, sin)
+            if i < mirror:
+                skips.append(x)
+        return x + self.x0_out * x0
+
+def make_mask(idx, config):
+    """Who attends to whom: (B or 1, 1, T, T) bool, or None for plain causal attention.
+
+    Causal, at most `window` tokens back, never across documents. An end mark belongs to the
+    document that follows it, so no first token is predicted from another text.
+    """
+    T, several = idx.shape[1], config.end_mark is not None
+    if config.attention == "sdpa" and not several and T <= config.window:
+        return None
+    document = (idx == (config.end_mark if several else -1)).cumsum(1)              # (B, T)
+    i = torch.arange(T, device=idx.device)
+    if config.attention == "flex":
+        from torch.nn.attention.flex_attention import create_block_mask
+        return create_block_mask(
+            lambda b, h, q, k: (q >= k) & (q - k < config.window) & (document[b, q] == document[b, k]),
+            len(idx), None, T, T, device=idx.device)
+    mask = ((i[:, None] >= i) & (i[:, None] - i < config.window))[None]             # (1, T, T)
+    mask = mask & (document[:, :, None] == document[:, None, :]) if several else mask
+    return mask[:, None]
+
+def compute_loss(model, x, y):
+    """Training loss: mean cross-entropy over all tokens, nats. x, y: (B, T) int64.
+
+    With a large vocabulary in chunks of tokens, recomputed in backward: all logits never coexist.
+    """
+    hidden, weight = model(x).flatten(0, 1), model.head.weight                      # (B*T, C)
+    if len(weight) < 4096:
+        return F.cross_entropy(F.linear(hidden, weight).float(), y.flatten())
+    def sum_nats(h, t):
+        return F.cross_entropy(F.linear(h, weight).float(), t, reduction="sum")
+    chunks = zip(hidden.split(1024), y.flatten().split(1024))
+    return sum(checkpoint(sum_nats, h, t, use_reentrant=False) for h, t in chunks) / y.numel()
+
+# --------------------------------------------------------------------------------------------------
+# warm-up: what is learned, when a model starts, how gradients combine
+# --------------------------------------------------------------------------------------------------
+def get_acts(cfg):
+    """(mlp_act, attn_act) of the model; in warmup and transfer `parts` says what is a spline."""
+    parts = cfg.parts if cfg.mode in ("warmup", "transfer") else "none"
+    mlp_act = "spline" if parts in ("both", "mlp") else cfg.mlp_act
+    automatic = "linear" if mlp_act == "spline" else "none"     # so that parameter counts match
+    attn_act = automatic if cfg.attn_act == "auto" else cfg.attn_act
+    return mlp_act, "spline" if parts in ("both", "attn") else attn_act
+
+def get_start(m, cfg):
+    """Iteration at which model m starts. [1]"""
+    staggered = cfg.mode == "warmup" and cfg.stagger != "none"
+    return round(m * cfg.max_iters / cfg.n_models) if staggered else 0
+
+def add_spline_gradients(totals, values, loss):
+    """Moves the gradients that one model left at the shared values into the totals.
+
+    A model whose loss or gradient is not finite adds nothing; no synchronization.
+    """
+    for total, value in zip(totals, values):
+        healthy = loss.isfinite() & value.grad.isfinite().all()
+        total += torch.where(healthy, value.grad, 0)
+        value.grad = None
+
+def step_splines(optimizer, totals, values, n_started, learning_rate):
+    """One update of the shared values with the mean of the gradients of the started models."""
+    optimizer.param_groups[0]["lr"] = learning_rate
+    for total, value in zip(totals, values):
+        value.grad = total / n_started
+        total.zero_()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def sum_over_ranks(tensors):
+    """Sums tensors over the processes, in place, in one message."""
+    if dist.is_initialized():
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+            tensor.copy_(part.view_as(tensor))
+
+# --------------------------------------------------------------------------------------------------
+# data: training batches, fixed validation windows
+# --------------------------------------------------------------------------------------------------
+def read_dataset(data_dir, dataset, block_size):
+    """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
+    folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
+    if name in ("arithmetic", "code", "prose") and not os.path.exists(folder):
+        subprocess.run([sys.executable, os.path.join(HERE, "prepare.py"), name,
+                        f"--data_dir={data_dir}"])
+    try:
+        meta = load_json(os.path.join(folder, "meta.json"))
+        expected, vocab_size = meta["n_token"], int(meta["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it with: "
+                         f"python prepare.py {name}") from None
+    data = SimpleNamespace(meta=meta, n_token={}, path={})
+    for split in ("train", "val"):
+        path = data.path[split] = os.path.join(folder, f"{split}.bin")
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+        data.n_token[split] = size // 2
+        if size != 2 * expected[split]:
+            raise SystemExit(f"{path} has {size} bytes, not {2 * expected[split]}: missing or damaged;"
+                             f" run python prepare.py {name} again")
+        if size // 2 < block_size + 1:
+            raise SystemExit(f"{path} has {size // 2} tokens, needs at least block_size+1 = "
+                             f"{block_size + 1}")
+        largest = max(read_tokens(path, i, 2**22).max() for i in range(0, size // 2, 2**22))
+        if largest >= vocab_size:
+            raise SystemExit(f"{path} holds id {largest} but vocab_size is {vocab_size}")
+    return data
+
+def read_tokens(path, first, count):
+    """Token ids (count,) int64 from `first` on; plain reads, since a memory map makes memory grow."""
+    return np.fromfile(path, "<u2", count, offset=2 * first).astype(np.int64)
+
+@functools.lru_cache(maxsize=64)
+def permute_windows(n_window, seed, stream, epoch):
+    order = np.arange(n_window, dtype=np.uint32)
+    return np.random.default_rng([seed, 1, stream, epoch]).permutation(order)
+
+def get_batch(data, first, count, cfg, stream=0, held_out=False):
+    """Training sequences first to first+count-1 of one model: x, y (count, T) int64.
+
+    A pure function of the data, block_size and (seed, stream, sequence number). Windows of T+1
+    tokens in a fresh permutation each epoch; the last one overlaps its neighbour, so that every
+    token but the first is a target.
+    """
+    T, begin, end = cfg.block_size, 0, data.n_token["train"]
+    if cfg.spline_data == "held_out":
+        border = end - max(end // 10, T + 1)
+        begin, end = (border, end) if held_out else (0, border)
+    n_window, rows = -(-(end - begin - 1) // T), []
+    for number in range(first, first + count):
+        epoch, i = divmod(number, n_window)
+        window = int(permute_windows(n_window, cfg.seed, stream, epoch)[i])
+        tokens = read_tokens(data.path["train"], min(begin + window * T, end - 1 - T), T + 1)
+        if cfg.scramble:
+            places = np.flatnonzero(tokens != data.meta["end_mark"])
+            generator = np.random.default_rng([cfg.seed, 2, stream, number])
+            tokens[places] = generator.permutation(tokens[places])
+        rows.append(tokens)
+    batch = torch.from_numpy(np.stack(rows)).to(cfg.device)                         # (count, T+1)
+    return batch[:, :-1], batch[:, 1:]
+
+def get_val_cuts(data, cfg):
+    """Where validation windows begin and the last one ends, and their length in tokens.
+
+    Window i scores the tokens after cuts[i] up to cuts[i+1], so each token but the first once.
+    Question-answer pairs are never cut: a window holds as many whole pairs as fit into it.
+    """
+    n_target, length = min(cfg.eval_tokens, data.n_token["val"] - 1), cfg.block_size
+    if "val_pairs" not in data.meta:
+        return [*range(0, n_target, length), n_target], length
+    sizes = np.array(data.meta["val_pairs"])[:, 1:].sum(1)
+    ends = np.cumsum(sizes) - 1                             # index of the end mark of every pair
+    ends = ends[ends <= max(n_target, ends[0])].tolist()
+    length, cuts = max(length, int(sizes.max())), [0]
+    for end, following in zip(ends, [*ends[1:], math.inf]):
+        if following - cuts[-1] > length:
+            cuts.append(end)
+    return cuts, min(length, data.n_token["val"] - 1)
+
+# --------------------------------------------------------------------------------------------------
+# optimization
+# --------------------------------------------------------------------------------------------------
+def get_lr_factor(it, cfg):
+    """Learning rate of update `it` (0 is the first) as a fraction of its peak; always above 0."""
+    ramp = round(cfg.lr_warmup_frac * cfg.max_iters)
+    if it < ramp:
+        return (it + 1) / (ramp + 1)
+    if cfg.lr_schedule == "cosine":
+        return 0.5 + 0.5 * math.cos(math.pi * (it - ramp) / (cfg.max_iters - ramp))
+    decay = cfg.lr_decay_frac * cfg.max_iters if cfg.lr_schedule == "trapezoid" else 0
+    return min(1.0, (cfg.max_iters - it) / decay) if decay else 1.0
+
+def make_optimizer(model, cfg):
+    """AdamW over all that trains except the splines, which have an optimizer of their own."""
+    embeddings = {id(model.wte.weight), id(model.head.weight)}
+    splines = {id(module.values) for module in model.modules() if isinstance(module, Spline)}
+    weights = [weight for weight in model.parameters() if id(weight) not in splines]
+    for weight in weights:
+        weight.requires_grad_(not cfg.freeze_all_but_embeddings or id(weight) in embeddings)
+    weights = [weight for weight in weights if weight.requires_grad]
+    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": cfg.weight_decay},
+              {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=cfg.learning_rate,
+                             betas=(cfg.beta1, cfg.beta2), fused=cfg.device != "mps")
+
+def update_model(model, optimizer, values, it, position, stream, data, cfg, rank=0, n_rank=1):
+    """Batch, backward and AdamW update of one model; gives its loss, leaves gradients of values."""
+    for group in optimizer.param_groups:
+        group["lr"] = cfg.learning_rate * get_lr_factor(position, cfg)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    count = cfg.batch_size // n_rank
+    def backward(held_out):
+        x, y = get_batch(data, it * cfg.batch_size + rank * count, count, cfg, stream, held_out)
+        with autocast(cfg):
+            loss = compute_loss(model, x, y) / n_rank
+        loss.backward(inputs=values if held_out else weights + ([] if apart else values))
+        return loss.detach()
+    apart = cfg.spline_data == "held_out" and values
+    if apart:
+        backward(held_out=True)
+    loss = backward(held_out=False)
+    if n_rank > 1:
+        sum_over_ranks([loss, *(weight.grad for weight in weights)])
+    if cfg.grad_clip:
+        nn.utils.clip_grad_norm_(weights, cfg.grad_clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+# --------------------------------------------------------------------------------------------------
+# evaluation
+# --------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def score_tokens(model, data, cfg):
+    """Nats (n,) float32 and hits (n,) bool of validation tokens 1 to n, given those before."""
+    cuts, length = get_val_cuts(data, cfg)
+    nats, hits = np.zeros(cuts[-1], np.float32), np.zeros(cuts[-1], bool)
+    rows = [(begin, end, min(begin, data.n_token["val"] - 1 - length))
+            for begin, end in zip(cuts, cuts[1:])]
+    size = max(1, 8192 // length)       # sequences at a time, whatever batch_size is
+    for some in (rows[i:i + size] for i in range(0, len(rows), size)):
+        tokens = np.stack([read_tokens(data.path["val"], start, length + 1) for *_, start in some])
+        tokens = torch.from_numpy(tokens).to(cfg.device)                            # (n, length+1)
+        with autocast(cfg):
+            hidden, scored = model(tokens[:, :-1]).flatten(0, 1), []
+            for h, y in zip(hidden.split(1024), tokens[:, 1:].flatten().split(1024)):
+                logits = model.head(h).float()                                      # (1024, V)
+                scored.append(torch.stack([F.cross_entropy(logits, y, reduction="none"),
+                                           logits.argmax(1) == y]))
+        scored = torch.cat(scored, 1).view(2, len(some), length).cpu().numpy()
+        for i, (begin, end, start) in enumerate(some):
+            nats[begin:end], hits[begin:end] = scored[:, i, begin - start:end - start]
+    return nats, hits
+
+def evaluate(model, data, cfg):
+    """Validation metrics over the same tokens in the same order, whatever the batch size.
+
+    val_loss in nats per token; bits per byte counts the end mark as no byte; exact_match is the
+    plain mean over question types of the share of answers that greedy decoding gets right, end
+    mark included, which is every answer token being the arg-max given the true prefix.
+    """
+    nats, hits = score_tokens(model, data, cfg)
+    n_byte = np.array(data.meta["bytes_per_token"])[read_tokens(data.path["val"], 1, len(nats))].sum()
+    loss = nats.sum(dtype=np.float64) / len(nats)
+    metrics = {"val_loss": loss, "val_perplexity": np.exp(loss), "val_accuracy": hits.mean(),
+               "val_bits_per_byte": loss * len(nats) / math.log(2) / max(1, n_byte)}
+    if "val_pairs" in data.meta:
+        kind, n_prompt, n_answer = np.array(data.meta["val_pairs"]).T
+        end = np.cumsum(n_prompt + n_answer) - 1
+        kind, n_answer, end = (array[end <= len(nats)] for array in (kind, n_answer, end))
+        nats, hits = (np.append(0, np.cumsum(x, dtype=np.float64)) for x in (nats, hits))
+        nats, right = nats[end] - nats[end - n_answer], hits[end] - hits[end - n_answer] == n_answer
+        by_type = {data.meta["types"][i]: {
+            "answer_loss": nats[kind == i].sum() / n_answer[kind == i].sum(),
+            "exact_match": right[kind == i].mean(), "n": int((kind == i).sum())}
+            for i in np.unique(kind)}
+        metrics |= {"answer_loss": nats.sum() / n_answer.sum(), "by_type": by_type,
+                    "exact_match": np.mean([row["exact_match"] for row in by_type.values()])}
+    return json.loads(json.dumps(metrics, default=float))       # plain numbers, no numpy
+
+@torch.no_grad()
+def count_visits(model, splines, data, cfg):
+    """{kind: (rows, K+1) float64 on the CPU}, see Spline.visits; over the first validation tokens."""
+    tokens = read_tokens(data.path["val"], 0, min(data.n_token["val"], 4096))
+    for spline in sum(splines.values(), []):
+        spline.visits = torch.zeros(spline.n_knot + 1, device=cfg.device)
+    with autocast(cfg):
+        model(torch.from_numpy(tokens)[None].to(cfg.device))
+    visits = {kind: torch.stack([spline.visits for spline in mine]).cpu().double()
+              for kind, mine in splines.items()}
+    for spline in sum(splines.values(), []):
+        spline.visits = None
+    return visits
+
+def get_coverage(visits, source):
+    """Shares of activations beyond the ends and, given the source's visits, on knots it never saw."""
+    coverage = {"outside": {kind: (n[:, -1].sum() / n.sum()).item() for kind, n in visits.items()}}
+    if source:
+        coverage["unvisited"] = {
+            kind: (n[:, :-1][torch.tensor(source[kind]) == 0].sum() / n.sum()).item()
+            for kind, n in visits.items() if kind in source}
+    return coverage
+
+# --------------------------------------------------------------------------------------------------
+# files
+# --------------------------------------------------------------------------------------------------
+def save_json(path, content):
+    """Writes beside the place and renames, so that nobody ever sees half a file."""
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    os.replace(path + ".part", path)
+
+def load_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+def append_row(path, row):
+    """Adds a line to log.jsonl; lines from its iteration on are left from an earlier try."""
+    lines = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            lines = [line for line in file if json.loads(line)["iter"] < row["iter"]]
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines([*lines, json.dumps(row) + "\n"])
+
+def save_checkpoint(path, state):
+    """Keeps the last good file, with a warning, when the disk is full."""
+    try:
+        torch.save(state, path + ".part")
+        os.replace(path + ".part", path)
+    except (OSError, RuntimeError) as error:
+        print(f"warning: {path} was not saved, an older one stays: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            os.remove(path + ".part")
+
+def load_checkpoint(path, device):
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise SystemExit(f"{path} is damaged ({type(error).__name__}); --overwrite=True starts "
+                         "anew") from None
+
+def load_run(folder, device="cpu"):
+    """(model, splines, data, cfg) of a run as it was saved last: model 0, not compiled."""
+    cfg = SimpleNamespace(**load_json(os.path.join(folder, "flags.json"))["flags"])
+    cfg.device, cfg.compile = device, "False"
+    data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+    config = make_config(cfg, data.meta)
+    splines = make_splines(config)
+    model = GPT(config, splines).to(device)
+    model.load_state_dict(load_checkpoint(os.path.join(folder, "ckpt.pt"), device)["models"][0])
+    return model, splines, data, cfg
+
+def read_csv_splines(path):
+    """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
+    with open(path, encoding="utf-8") as file:
+        lines = [[float(number) for number in line.split(",")] for line in file if line.strip()]
+    knots, rows = lines[0], lines[1::2]
+    even = np.linspace(-knots[-1], knots[-1], len(knots))
+    if len(lines) % 4 or not all(np.allclose(line, even, atol=1e-3) for line in lines[::2]):
+        raise ValueError("knots must be even, symmetric and the same in every layer")
+    halves = {"mlp": rows[:len(rows) // 2], "attn": rows[len(rows) // 2:]}
+    shared = all(row == half[0] for half in halves.values() for row in half)
+    return {"n_knot": len(knots), "spline_range": knots[-1], "dataset": "csv",
+            "share_layers": "all" if shared else "none",
+            **{kind: half[:1] if shared else half for kind, half in halves.items()}}
+
+def load_splines(path):
+    """The content of a splines file (see README) and its sha256; SystemExit if anything is off."""
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        content = read_csv_splines(path) if path.endswith(".csv") else load_json(path)
+        for kind in [kind for kind in ("mlp", "attn") if kind in content]:
+            rows = np.array(content[kind], dtype=np.float64)
+            if rows.ndim != 2 or rows.shape[1] != content["n_knot"] or not np.isfinite(rows).all():
+                raise ValueError(f"{kind} should be rows of {content['n_knot']} finite numbers")
+        return content | {"sha256": digest, "share_layers": content["share_layers"],
+                          "spline_range": float(content["spline_range"])}
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise SystemExit(f"splines={path} is not a splines file: {error}") from None
+
+def describe_splines(splines, visits, cfg, data, model_iters):
+    """The content of splines.json; load_splines reads it."""
+    return {name: getattr(cfg, name) for name in ("n_knot", "spline_range", "share_layers")} | {
+        kind: [spline.values.tolist() for spline in mine] for kind, mine in splines.items()} | {
+        "visits": {kind: n[:, :-1].tolist() for kind, n in visits.items()},
+        **get_coverage(visits, None), "dataset": cfg.dataset, "tokenizer": data.meta["tokenizer"],
+        "seed": cfg.seed, "control": None, "flags": vars(cfg), "model_iters": model_iters}
+
+def place_splines(splines, source, cfg):
+    """Copies loaded values to their places and freezes them; SystemExit if they do not fit."""
+    for name in ("n_knot", "spline_range", "share_layers"):
+        if source[name] != getattr(cfg, name):
+            raise SystemExit(f"splines={cfg.splines} has {name}={source[name]}, the flag says "
+                             f"{getattr(cfg, name)}; give --{name}={source[name]}")
+    for kind, mine in splines.items():
+        rows = source.get(kind, [])
+        if len(rows) != len(mine):
+            raise SystemExit(f"splines={cfg.splines} has {len(rows)} {kind} functions, parts="
+                             f"{cfg.parts} and n_layer={cfg.n_layer} need {len(mine)}")
+        for spline, row in zip(mine, rows):
+            spline.values = nn.Parameter(torch.tensor(row, dtype=torch.float32), False)
+
+# --------------------------------------------------------------------------------------------------
+# main
+# --------------------------------------------------------------------------------------------------
+def autocast(cfg):
+    return torch.autocast(cfg.device.split(":")[0], torch.bfloat16, cfg.dtype == "bfloat16")
+
+def check_flags(cfg):
+    """Stops with one line at the first setting that cannot work; fills in what is automatic."""
+    for name, choices in CHOICES.items():
+        if getattr(cfg, name) not in choices.split():
+            raise SystemExit(f"{name}={getattr(cfg, name)} should be one of: {choices}")
+    for name, value in vars(cfg).items():
+        if type(value) in (int, float) and (value < 0 or value == 0 and name not in MAY_BE_0):
+            raise SystemExit(f"{name}={value} should be above 0")
+        if name in FRACTIONS and value > 1:
+            raise SystemExit(f"{name}={value} should lie between 0 and 1")
+    try:
+        rates = [float(rate) for rate in cfg.compare_rates.split(",")]
+    except ValueError:
+        rates = [0]
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(),
+             "cpu": True}
+    if cfg.device == "auto":
+        cfg.device = next(name for name, available in there.items() if available)
+    cfg.data_dir = cfg.data_dir or os.path.join(HERE, "data")
+    faults = [
+        (cfg.n_embd % (2 * cfg.n_head), f"n_embd={cfg.n_embd} is not a multiple of n_head="
+         f"{cfg.n_head} times 2"),
+        (cfg.n_knot < 2, f"n_knot={cfg.n_knot} should be at least 2"),
+        (not all(0 < rate < math.inf for rate in rates), f"compare_rates={cfg.compare_rates} should "
+         "be numbers above 0 with commas between"),
+        (cfg.share_layers == "middle" and cfg.n_layer < 3, f"share_layers=middle needs n_layer of 3 "
+         f"or more, not {cfg.n_layer}"),
+        (cfg.lr_schedule == "trapezoid" and cfg.lr_warmup_frac + cfg.lr_decay_frac > 1,
+         f"lr_warmup_frac={cfg.lr_warmup_frac} and lr_decay_frac={cfg.lr_decay_frac} exceed 1"),
+        (cfg.mode == "transfer" and not cfg.splines, "mode=transfer needs --splines=FILE"),
+        (cfg.mode != "transfer" and cfg.splines, f"splines={cfg.splines} is only for mode transfer, "
+         f"not {cfg.mode}"),
+        (cfg.mode == "warmup" and cfg.average_checkpoints, "average_checkpoints is not for mode "
+         "warmup: each model would have its own average"),
+        (not there.get(cfg.device.split(":")[0]), f"device={cfg.device} is not available here; cpu "
+         "always is"),
+        (cfg.attention == "flex" and not cfg.device.startswith("cuda"),
+         f"attention=flex needs device=cuda, not {cfg.device}")]
+    for wrong, message in faults:
+        if wrong:
+            raise SystemExit(message)
+
+def get_identity(description):
+    """What tells one experiment from another, of the content of flags.json."""
+    flags = {name: value for name, value in description["flags"].items()
+             if name not in BOOKKEEPING and name != "splines"}
+    return flags | description["data"] | {"splines": (description["source"] or {}).get("sha256")}
+
+def describe_run(cfg, data, source):
+    """The content of flags.json: everything that the run depends on."""
+    about = ("dataset", "tokenizer", "seed", "control", "flags", "sha256", "model_iters")
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, text=True,
+                         capture_output=True) if shutil.which("git") else None
+    return {"flags": vars(cfg).copy(), "commit": git and git.stdout.strip(), "device": cfg.device,
+            "source": {name: source.get(name) for name in about} if source else None,
+            "versions": {"python": platform.python_version(), "torch": str(torch.__version__),
+                         "numpy": np.__version__},
+            "data": data.meta["sha256"] | {name: data.meta[name] for name in
+                                           ("tokenizer", "fingerprint", "vocab_size")}}
+
+def name_run(cfg, source):
+    """Default name of out_dir; a hash stands for the settings that the name does not show."""
+    name = f"{cfg.mode}-{cfg.dataset}" + (f"-from-{source['dataset']}" if source else "")
+    name = f"{name.replace('/', '.')}-{cfg.n_layer}x{cfg.n_embd}-{cfg.learning_rate:g}-s{cfg.seed}"
+    shown = {"mode", "dataset", "n_layer", "n_embd", "learning_rate", "seed", "splines"}
+    rest = {key: value for key, value in vars(cfg).items()
+            if value != DEFAULTS[key] and key not in shown.union(BOOKKEEPING)}
+    rest |= {"splines": source["sha256"]} if source else {}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6]
+    return name + (f"-{digest}" if rest else "")
+
+def open_run(cfg, description):
+    """Makes out_dir; gives its result if it holds just this run and is finished, else None.
+
+    Refuses what belongs to another run, and an unfinished run without resume or overwrite.
+    """
+    flags_path, result_path = (os.path.join(cfg.out_dir, f"{x}.json") for x in ("flags", "result"))
+    try:
+        os.makedirs(cfg.out_dir, exist_ok=True)
+        save_json(os.path.join(cfg.out_dir, "test.json"), {})
+        os.remove(os.path.join(cfg.out_dir, "test.json"))
+        old = load_json(flags_path) if os.path.exists(flags_path) and not cfg.overwrite else None
+        result = load_json(result_path) if old and os.path.exists(result_path) else None
+        before, now = old and get_identity(old), get_identity(description)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
+                         f"{type(error).__name__} {error}") from None
+    if old:
+        changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
+                            if before.get(name) != now[name])
+        if changed:
+            raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
+                             "--out_dir or --overwrite=True")
+        if not result and not cfg.resume:
+            raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True or "
+                             "--overwrite=True")
+    else:
+        for name in ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(cfg.out_dir, name))
+    save_json(flags_path, description)
+    return result
+
+def make_model(m, config, splines, cfg):
+    """Model m, its optimizer and its stream of draws: 0 for fresh models, which share none."""
+    stream = m + 1 if cfg.mode == "warmup" else 0
+    seed = int(np.random.SeedSequence([cfg.seed, 0, stream]).generate_state(1)[0])
+    model = GPT(config, splines, torch.Generator().manual_seed(seed)).to(cfg.device)
+    if cfg.compile == "True" or cfg.compile == "auto" and cfg.device.startswith("cuda"):
+        for block in model.blocks:      # in place, so names stay; all models share the graphs
+            block.compile()
+    return SimpleNamespace(m=m, model=model, optimizer=make_optimizer(model, cfg), stream=stream)
+
+def report(row, cfg):
+    """One line: losses, pace, time spent and left."""
+    pace = row["time_s"] / max(1, row["iter"])
+    clock = [time.strftime("%H:%M:%S", time.gmtime(seconds)) for seconds in
+             (row["time_s"], pace * (cfg.max_iters - row["iter"]))]
+    names = {"train": "train_loss", "val": "val_loss", "answer": "answer_loss",
+             "exact": "exact_match"}
+    print(" | ".join([f"iter {row['iter']:5d}", *(f"{name} {row[key]:.3f}" for name, key in
+                      names.items() if key in row), f"lr {row['lr']:.1e}", f"{1e3 * pace:.0f} ms/iter",
+                      f"{row['tokens'] / max(1e-9, row['time_s']):.0f} tok/s",
+                      f"{clock[0]} + {clock[1]}"]), flush=True)
+    for share, kinds in row.items():
+        for kind in kinds if share in ("outside", "unvisited") else ():
+            if kinds[kind] > 0.01:
+                print(f"warning: {kinds[kind]:.1%} of the {kind} activations lie {share} "
+                      + ("the knots" if share == "outside" else "by the source"), flush=True)
+
+def check_finite(state, running, path):
+    """Ends the run, marked as failed, if a loss since the last report was not finite."""
+    bad = [run for run in running if not state["loss_sum"][run.m].isfinite()]
+    if bad:
+        names = [name for name, weight in bad[0].model.named_parameters()
+                 if not weight.isfinite().all()]
+        reason = (f"the loss of model {bad[0].m} stopped being finite before iteration {state['it']};"
+                  f" first such tensor: {(names or ['none'])[0]}; a lower learning_rate may help")
+        save_json(path, {"status": "failed", "reason": reason, "iter": state["it"]})
+        raise SystemExit(reason)
+
+def catch_signals():
+    """A list that takes up the first SIGINT or SIGTERM; the second one ends the process at once."""
+    caught = []
+    def handle(number, frame):
+        if caught:
+            os._exit(128 + number)
+        caught.append(number)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+    return caught
+
+def train(cfg, parent="out"):
+    """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result."""
+    check_flags(cfg)
+    data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+    source = load_splines(cfg.splines) if cfg.splines else None
+    cfg.out_dir = cfg.out_dir or os.path.join(parent, name_run(cfg, source))
+    config = make_config(cfg, data.meta)
+    splines = make_splines(config)
+    if source:
+        place_splines(splines, source, cfg)
+    result = open_run(cfg, describe_run(cfg, data, source))
+    if result:
+        print(f"{cfg.out_dir}: {result['status']} already")
+        return result
+    path = {name.split(".")[0]: os.path.join(cfg.out_dir, name) for name in
+            ("ckpt.pt", "log.jsonl", "result.json", "splines.json")}
+    n_models, N = cfg.n_models if cfg.mode == "warmup" else 1, cfg.max_iters
+    values = [spline.to(cfg.device).values for spline in sum(splines.values(), [])]
+    values = [value for value in values if value.requires_grad]     # empty in mode transfer
+    totals = [torch.zeros_like(value) for value in values]
+    spline_optimizer = torch.optim.Adam(values or [torch.zeros(1)], betas=(0.99, 0.999))
+    running = [make_model(0, config, splines, cfg)]
+    model = running[0].model
+    average = AveragedModel(model) if cfg.average_checkpoints else None
+    state = {"it": 0, "time_s": 0.0, "best": None, "visits": {}, "n_loss": [0] * n_models,
+             "loss_sum": torch.zeros(n_models, device=cfg.device)}
+    if cfg.resume and os.path.exists(path["ckpt"]):
+        saved = load_checkpoint(path["ckpt"], cfg.device)
+        state |= {name: saved[name] for name in state}
+        running += [make_model(m, config, splines, cfg) for m in range(1, len(saved["models"]))]
+        for run, weights, moments in zip(running, saved["models"], saved["optimizers"]):
+            run.model.load_state_dict(weights)
+            run.optimizer.load_state_dict(moments)
+        spline_optimizer.load_state_dict(saved["spline_optimizer"])
+        if average:
+            average.load_state_dict(saved["average"])
+    model_iters = sum(N - get_start(m, cfg) for m in range(n_models))
+    weights = [weight for weight in model.parameters() if not any(weight is v for v in values)]
+    n_param, n_trainable = (sum(w.numel() for w in some) for some in
+                            (weights, [w for w in weights if w.requires_grad]))
+    print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters, "
+          f"{n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration"
+          + (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
+    caught, began, first = catch_signals(), time.time() - state["time_s"], state["it"]
+    while True:
+        it, last = state["it"], state["it"] == N
+        state["time_s"] = time.time() - began
+        row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, N - 1), cfg),
+               "tokens": it * cfg.batch_size * cfg.block_size, "time_s": state["time_s"]}
+        due = {name: it % getattr(cfg, f"{name}_interval") == 0 or last
+               for name in ("log", "eval", "save")}
+        if caught or any(due.values()):
+            check_finite(state, running, path["result"])
+        if (due["save"] or caught) and it > first:
+            save_checkpoint(path["ckpt"], state | {
+                "models": [run.model.state_dict() for run in running], "flags": vars(cfg),
+                "optimizers": [run.optimizer.state_dict() for run in running],
+                "spline_optimizer": spline_optimizer.state_dict(),
+                "average": average and average.state_dict()})
+        if caught:
+            raise SystemExit(128 + caught[0])
+        if due["eval"] or due["log"]:
+            means = [state["loss_sum"][run.m].item() / max(1, state["n_loss"][run.m])
+                     for run in running]
+            row |= {"train_loss": means[0], "spread": float(np.std(means))}
+            state |= {"n_loss": [0] * n_models, "loss_sum": torch.zeros_like(state["loss_sum"])}
+        if due["eval"]:
+            row |= evaluate(model, data, cfg)
+            for kind, counts in count_visits(model, splines, data, cfg).items():
+                state["visits"][kind] = state["visits"].get(kind, 0) + counts
+            row |= get_coverage(state["visits"], source and source.get("visits"))
+            if average and average.n_averaged:
+                row["averaged"] = evaluate(average.module, data, cfg)
+            append_row(path["log"], row)
+            state["best"] = min(state["best"] or row, row, key=lambda r: r["val_loss"])
+        if due["eval"] or due["log"]:
+            report(row, cfg)
+        if last:
+            break
+        n_started = sum(get_start(m, cfg) <= it for m in range(n_models))
+        running += [make_model(m, config, splines, cfg) for m in range(len(running), n_started)]
+        for run in running:
+            position = it - get_start(run.m, cfg) if cfg.stagger == "delayed" else it
+            loss = update_model(run.model, run.optimizer, values, it, position, run.stream, data, cfg)
+            state["loss_sum"][run.m] += loss
+            state["n_loss"][run.m] += 1
+            add_spline_gradients(totals, values, loss)
+        if values:
+            step_splines(spline_optimizer, totals, values, len(running),
+                         cfg.spline_lr * get_lr_factor(it, cfg))
+        state["it"] = it + 1
+        since, interval = it + 1 - cfg.average_start_frac * N, cfg.average_interval or max(1, N // 50)
+        if average and since >= 0 and (it + 1) % interval == 0:
+            average.update_parameters(model)
+    if values:
+        save_json(path["splines"],
+                  describe_splines(splines, state["visits"], cfg, data, model_iters))
+    result = {"status": "finished", "last": row, "best": state["best"], "time_s": state["time_s"],
+              "iters": N, "model_iters": model_iters, "tokens": row["tokens"], "n_param": n_param,
+              "n_trainable": n_trainable, "tokens_per_param": row["tokens"] / n_param}
+    save_json(path["result"], result)
+    return result
+
+def compare(cfg):
+    """A warm-up, then baseline and transfer at each rate; prints who wins and by how much."""
+    def run(**changes):
+        part = SimpleNamespace(**vars(cfg) | {"out_dir": ""} | changes)
+        return train(part, cfg.out_dir or "out"), part.out_dir
+    check_flags(cfg)
+    _, folder = run(mode="warmup")
+    splines, rates = os.path.join(folder, "splines.json"), cfg.compare_rates.split(",")
+    table = {"baseline": [], "own splines": []}
+    for rate in rates:
+        rate = float(rate)
+        table["baseline"] += [run(mode="baseline", learning_rate=rate)[0]]
+        table["own splines"] += [run(mode="transfer", splines=splines, learning_rate=rate)[0]]
+    print_comparison(table, rates)
+
+def print_comparison(table, rates):
+    """Final loss of each side at each rate: * marks its best, which lies inside or at the edge."""
+    rows = {side: [result.get("last", {}) for result in results] for side, results in table.items()}
+    key = "answer_loss" if any("answer_loss" in row for row in rows["baseline"]) else "val_loss"
+    print(f"\n{key:14}" + "".join(f"{'lr ' + rate:>11}" for rate in rates) + "   best rate")
+    best = {}
+    for side, mine in rows.items():
+        losses = [row.get(key, math.inf) for row in mine]
+        i = int(np.argmin(losses))
+        best[side] = losses[i]
+        cells = [f"{x:.3f}{'*' if j == i else ' '}" if x < math.inf else "failed " for j, x in
+                 enumerate(losses)]
+        where = "at the edge, widen" if i in (0, len(rates) - 1) else "inside"
+        exact = f", exact match {mine[i]['exact_match']:.1%}" if "exact_match" in mine[i] else ""
+        print(f"{side:14}" + "".join(f"{cell:>11}" for cell in cells) + f"   {where}{exact}")
+    gain = best["baseline"] - best["own splines"]
+    print(f"{'own splines' if gain > 0 else 'the baseline'} won by {abs(gain):.3f} nats per token, "
+          "each at its best rate, one seed")
+
+if __name__ == "__main__":
+    if {"--help", "-h"} & set(sys.argv):
+        print(configurator.read_section(__file__, "flags"))
+    else:
+        cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
+        compare(cfg) if cfg.mode == "compare" else train(cfg)
