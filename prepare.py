@@ -5,39 +5,17 @@ Turns text into the token files that train.py reads: data/NAME/{train.bin, val.b
     python prepare.py arithmetic                  # made on the spot, no network
     python prepare.py fineweb --max_tokens=1e7    # fetches only the bytes that it needs
     python prepare.py mine --files="notes/**/*.txt" --tokenizer=char
-    python prepare.py all                         # all that are not there yet
 
 A .bin file is little-endian uint16 without a header. Every document ends with the end mark (in
-the fineweb shards it stands before each, as they come); one long text alone has no mark. The
-default tokenizer goes to data/NAME, another one to data/NAME_char, data/NAME_byte, data/NAME_gpt2.
-
+the fineweb shards it stands before each, as they come); one long text alone has no mark.
 Text is UTF-8 whatever the locale and is not edited: CRLF stays, "<|endoftext|>" in a document is
-ordinary text, lines may have any length (for GPT-2, 32 Ki without a blank are cut). A byte order
-mark is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in the
-order of their names; an empty one is left out. Training gets the first 90 % of all bytes, up to
+ordinary text, lines may have any length (for GPT-2, 8 Ki without a blank are cut), but a byte
+order mark is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in
+the order of their names, an empty one left out. Training gets the first 90 % of all bytes, up to
 the start of a character; one character alone is refused.
 """
-import ast
-import collections
-import difflib
-import functools
-import glob
-import gzip
-import hashlib
-import io
-import itertools
-import json
-import math
-import os
-import random
-import re
-import shutil
-import sys
-import sysconfig
-import tarfile
-import tempfile
-import time
-import zipfile
+import ast, codecs, collections, difflib, functools, glob, gzip, hashlib, io, itertools, json
+import math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -59,9 +37,9 @@ data_dir = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")  # 
 
 FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (int, str))}
 
-
 # --------------------------------------------------------------------------------------------------
-# token files: everywhere, read(split) gives pairs (piece of text, does a document end with it?)
+# token files: everywhere, read(split) gives pairs (piece of text, 0 or does a document end there:
+# 1, for a question and its answer 1 + the number of their type)
 # --------------------------------------------------------------------------------------------------
 def load_gpt2():
     """tiktoken's GPT-2 encoding; needs two files in its cache folder, or the network."""
@@ -69,68 +47,64 @@ def load_gpt2():
     try:
         return tiktoken.get_encoding("gpt2")
     except Exception as error:          # whatever the network, a proxy or the cache comes up with
-        cache = (os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR") or
-                 os.path.join(tempfile.gettempdir(), "data-gym-cache"))
-        base, advice = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", ""
-        for name, start in (("vocab.bpe", "1ce16647"), ("encoder.json", "19613966")):
-            path = os.path.join(cache, hashlib.sha1((base + name).encode()).hexdigest())
-            if not os.path.exists(path) or not hash_file(path).startswith(start):
-                advice += f"; {path} is missing or damaged, put {base}{name} there"
+        cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR") or (
+            os.path.join(tempfile.gettempdir(), "data-gym-cache"))
+        url, advice = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", ""
+        for name, sha256 in (("vocab.bpe", "1ce16647"), ("encoder.json", "19613966")):
+            path = os.path.join(cache, hashlib.sha1((url + name).encode()).hexdigest())
+            if not os.path.exists(path) or not hash_file(path).startswith(sha256):
+                advice += f"; {path} is missing or damaged, put {url}{name} there"
         raise SystemExit(f"no GPT-2 vocabulary ({type(error).__name__}){advice}") from None
 
-
 def make_tokenizer(name, read):
-    """Its part of meta.json, and a function from a piece of text to its ids."""
-    chars, many = "", name == "gpt2" or any(ends for _, ends in read("val"))
+    """Its part of meta.json, and a function: (piece, ends) pairs -> all ids, their number each."""
+    seen = np.zeros(0x110000, bool)
+    seen[:256] = name == "byte"
+    for piece, _ in itertools.chain(read("train"), read("val")) if name == "char" else ():
+        seen[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = True
+    table, chars = np.cumsum(seen) - 1, "".join(map(chr, np.flatnonzero(seen)))
+    n_byte = [1 if name == "byte" else len(char.encode()) for char in chars]
     if name == "gpt2":
         gpt2 = load_gpt2()
         n_byte = [len(gpt2.decode_single_token_bytes(i)) for i in range(50256)]
-        encode = functools.partial(gpt2.encode_to_numpy, disallowed_special=())
-    elif name == "byte":
-        n_byte, encode = [1] * 256, lambda piece: np.frombuffer(piece.encode(), np.uint8)
-    else:
-        seen = np.zeros(0x110000, bool)
-        for piece, _ in itertools.chain(read("train"), read("val")):
-            seen[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = True
-        chars, table = "".join(map(chr, np.flatnonzero(seen))), np.cumsum(seen) - 1
-        n_byte = [len(char.encode()) for char in chars]
-        encode = lambda piece: table[np.frombuffer(piece.encode("utf-32-le"), "<u4")]
-    n_byte += [0] * many                                # the end mark
-    if len(n_byte) > 2**16:
-        raise SystemExit(f"{len(n_byte)} characters do not fit into 16 bits; use --tokenizer=byte")
-    fingerprint = hashlib.sha256(f"{name} {chars or len(n_byte)}".encode()).hexdigest()
-    return {"tokenizer": name, "fingerprint": fingerprint, "vocab_size": len(n_byte), **(
-        {"chars": chars} if chars else {}), "bytes_per_token": n_byte,
-        "end_mark": len(n_byte) - 1 if many else None}, encode
+    end_mark = len(n_byte) if name == "gpt2" or any(ends for _, ends in read("val")) else None
+    n_byte += [0] * (end_mark is not None)
 
+    def encode(group):
+        pieces, ends = zip(*group)
+        if name == "gpt2":              # the pieces of a shard are ids already
+            pieces = [gpt2.encode_to_numpy(piece, disallowed_special=()) if isinstance(piece, str)
+                      else piece for piece in pieces]
+            ids = np.concatenate(pieces)
+        else:
+            pieces = [p.encode().decode("latin-1") for p in pieces] if name == "byte" else pieces
+            ids = table[np.frombuffer("".join(pieces).encode("utf-32-le"), "<u4")]
+        if ids.max(initial=0) >= min(len(n_byte), 2**16):
+            raise SystemExit(f"token id {ids.max()} is beyond the vocabulary or 16 bits")
+        n_id, ends = np.array([len(piece) for piece in pieces]), np.array(ends) > 0
+        ids = np.insert(ids, np.cumsum(n_id)[ends], end_mark) if any(ends) else ids
+        return ids.astype("<u2"), (n_id + ends).astype(np.uint32)
+    meta = {"tokenizer": name, "vocab_size": len(n_byte), "end_mark": end_mark, "bytes_per_token":
+            n_byte, "fingerprint": hashlib.sha256(f"{name} {chars}{end_mark}".encode()).hexdigest()}
+    return {**meta, "chars": chars} if name == "char" else meta, encode
 
-def write_tokens(path, pieces, encode, meta, limit):
-    """Encode pieces on all cores into path, at most `limit` ids; returns their number per piece."""
-    def encode_batch(batch):
-        ids = [encode(piece) if isinstance(piece, str) else piece for piece, _ in batch]
-        ids = [np.append(i, meta["end_mark"]) if ends else i for i, (_, ends) in zip(ids, batch)]
-        joined = np.concatenate(ids)
-        if joined.max(initial=0) >= meta["vocab_size"]:
-            raise SystemExit(f"token id {joined.max()}, but vocab_size is {meta['vocab_size']}")
-        return joined.astype("<u2"), [len(i) for i in ids]
-
-    n_core, waiting, counts, n_token = os.cpu_count() or 1, collections.deque(), [[]], 0
-    first = last = time.time()
+def write_tokens(path, pieces, encode, limit):
+    """Encode pieces on all cores into path, at most `limit` ids; returns their number each."""
+    n_core, counts, n_token, first = os.cpu_count() or 1, [[]], 0, time.time()
+    groups, last = iter(lambda: list(itertools.islice(pieces, 256)), []), first
     with open(path, "wb") as file, ThreadPoolExecutor(n_core) as pool:
-        while n_token < limit:
-            while len(waiting) < 2 * n_core and (batch := list(itertools.islice(pieces, 64))):
-                waiting.append(pool.submit(encode_batch, batch))
-            if not waiting:
-                break
+        jobs = (pool.submit(encode, group) for group in groups)
+        waiting = collections.deque(itertools.islice(jobs, 2 * n_core))
+        while waiting and n_token < limit:
             ids, count = waiting.popleft().result()
+            waiting.extend(itertools.islice(jobs, 1))
             file.write(ids[:min(len(ids), limit - n_token)])
             n_token += len(ids)
-            counts.append(np.array(count, np.uint32))
+            counts.append(count)
             if time.time() > last + 10:
                 last = time.time()
                 print(f"{path}: {n_token:,} tokens, {n_token / (last - first):,.0f}/s", flush=True)
     return np.concatenate(counts).astype(int)
-
 
 def hash_file(path, opener=open):
     digest = hashlib.sha256()
@@ -139,13 +113,13 @@ def hash_file(path, opener=open):
             digest.update(block)
     return digest.hexdigest()
 
-
-def write_set(folder, name, read, encode, meta, limit, kinds=(), order=()):
+def write_set(folder, name, meta, encode, limit, read, kinds=()):
     """Both .bin files and meta.json of a data set; pairs of question and answer stay whole."""
     meta = {"dataset": name, **meta, "n_token": {}, "sha256": {}}
+    os.makedirs(folder, exist_ok=True)
     for split, most in (("train", limit), ("val", math.inf)):
         path = os.path.join(folder, f"{split}.bin")
-        count = write_tokens(path, read(split), encode, meta, most)
+        count = write_tokens(path, read(split), encode, most)
         if kinds:
             count = count.reshape(-1, 2)
             count = count[np.cumsum(count.sum(1)) <= most]
@@ -154,82 +128,59 @@ def write_set(folder, name, read, encode, meta, limit, kinds=(), order=()):
         if not meta["n_token"][split]:
             raise SystemExit(f"{name}: too little text for a training and a validation part")
     if kinds:
+        order = (ends - 1 for _, ends in read("val") if ends)
         meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
     with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
         json.dump(meta, file)
     print(f"{name}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
           f"{meta['tokenizer']} tokens of {meta['vocab_size']} kinds", flush=True)
 
+def sort_pairs(folder, members):
+    """(type, split, pairs) -> (subfolder, read, types) of each type and, at the end, of their mix.
 
-def write_pairs(folder, name, members, tokenizer, origin, limit):
-    """Question-answer data: every type in folder/type, their mix in folder.
-
-    members: (type, split, (question, answer) pairs). The mix takes one pair of each type per
-    turn, in random order. Validation questions that occur in training are left out.
+    The mix takes a pair of each type per turn. Val questions that occur in train are left out.
     """
-    asked, kinds = {"train": [], "val": []}, set()
+    asked, kinds = {"train": [], "val": []}, []
+    os.makedirs(folder)
     for kind, split, pairs in members:
-        kinds.add(kind)
-        os.makedirs(os.path.join(folder, kind), exist_ok=True)
-        with open(os.path.join(folder, kind, split), "w", encoding="utf-8", newline="\n") as file:
+        with open(os.path.join(folder, kind + split), "w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{question}\n{answer}\n" for question, answer in pairs)
         asked[split].append(np.array([hash(question + "\n") for question, _ in pairs]))
-    kinds, (train, val) = sorted(kinds), map(np.concatenate, asked.values())
-    again = val[np.isin(val, train)].tolist()
+        kinds = sorted({*kinds, kind})
+    train, val = map(np.concatenate, asked.values())
+    again = set(val[np.isin(val, train)].tolist())
     print(f"{len(again)} validation questions are left out because they occur in training")
-    again = set(again)
 
     def read_type(i, kind, split):
-        with open(os.path.join(folder, kind, split), encoding="utf-8", newline="\n") as file:
+        with open(os.path.join(folder, kind + split), encoding="utf-8", newline="\n") as file:
             for question, answer in zip(file, file):
                 if split == "train" or hash(question) not in again:
-                    yield i, question[:-1], answer[:-1]
+                    yield (f"Question: {question[:-1]}\nAnswer:", 0), (f" {answer[:-1]}", i)
 
-    def mix(split, some):
-        rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some)]
+    def read(some, split):
+        rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some, 1)]
         for turn in itertools.zip_longest(*types):
-            yield from filter(None, rng.sample(turn, len(turn)))
+            yield from itertools.chain(*sorted(filter(None, turn), key=lambda _: rng.random()))
+    return [("/" + kind, functools.partial(read, [kind]), [kind]) for kind in kinds] + [
+        ("", functools.partial(read, kinds), kinds)]
 
-    def read(split, some=kinds):
-        for _, question, answer in mix(split, some):
-            yield f"Question: {question}\nAnswer:", False       # apart, so that no token straddles
-            yield f" {answer}", True
-    meta, encode = make_tokenizer(tokenizer, read)
-    for part, some in [*(("/" + kind, [kind]) for kind in kinds), ("", kinds)]:
-        write_set(folder + part, name + part, functools.partial(read, some=some), encode,
-                  {**meta, **origin}, limit // len(kinds) if part else limit, some,
-                  (i for i, *_ in mix("val", some)))
-        train, val = (collections.Counter(row[2] for row in mix(split, some)) for split in asked)
-        best = max(train, key=train.get)
-        print(f"    {sum(train.values()):,} + {sum(val.values()):,} pairs, the commonest answer, "
-              f"{best}, is right in {val[best] / sum(val.values()):.1%}")
-    for kind, split in itertools.product(kinds, asked):
-        os.remove(os.path.join(folder, kind, split))
-
-
-def read_text(file, low, high, label, ends=True):
-    """Pieces of one text, the bytes low to high of an open file.
-
-    A GPT-2 token never goes on with a blank after anything else, so pieces end before one.
-    """
-    rest = ""
+def read_text(file, low, high, label, ends):
+    """Pieces of one text, the bytes low to high of a file; no GPT-2 token crosses their borders."""
+    rest, decoder = "", codecs.getincrementaldecoder("utf-8-sig")()
     while low < high:
         file.seek(low)
-        block = file.read(min(2**15, high - low))
+        block = file.read(min(2**13, high - low))
+        low += len(block)
         try:
-            text = block.decode()
+            rest += decoder.decode(block, low == high)
         except UnicodeDecodeError as error:
-            if error.start < len(block) - 3 or low + len(block) == high:
-                raise SystemExit(f"{label}: invalid UTF-8 at byte {low + error.start}") from None
-            block = block[:error.start]                 # its character goes on in the next block
-            text = block.decode()
-        low, rest = low + len(block), rest + text
-        found = re.match(r"(?s).*\S(?=[ \n])", rest)
+            place = low - len(error.object) + error.start
+            raise SystemExit(f"{label}: invalid UTF-8 at byte {place}") from None
+        found = re.match(r"(?s).*\S(?=[ \n])", rest)    # a token may begin with a blank, not end so
         cut = found.end() if found else len(rest)
-        yield rest[:cut], False
+        yield rest[:cut], 0
         rest = rest[cut:]
     yield rest, ends
-
 
 def open_texts(paths, ends):
     """read(split) over whole files: train is the first 90 % of all bytes, val the rest."""
@@ -237,16 +188,15 @@ def open_texts(paths, ends):
         border = sum(map(os.path.getsize, paths)) * 9 // 10
         for path in paths:
             with open(path, "rb") as file:
-                start, size = 3 * (file.read(3) == b"\xef\xbb\xbf"), file.seek(0, os.SEEK_END)
-                cut = min(max(border, start), size)
-                while start < cut < size and file.seek(cut) and file.read(1)[0] & 0xC0 == 0x80:
+                size = os.path.getsize(path)
+                cut = min(max(border, 0), size)
+                while 0 < cut < size and file.seek(cut) and file.read(1)[0] & 0xC0 == 0x80:
                     cut -= 1                            # back to the start of a character
-                low, high = (start, cut) if split == "train" else (cut, size)
+                low, high = (0, cut) if split == "train" else (cut, size)
                 if low < high:
                     yield from read_text(file, low, high, path, ends)
             border -= size
     return read
-
 
 def split_stream(file, mark):
     """Parts of a binary file, each with the mark that ends it, only the last one without."""
@@ -256,10 +206,6 @@ def split_stream(file, mark):
         yield from (part + mark for part in parts)
     yield rest
 
-
-# --------------------------------------------------------------------------------------------------
-# downloads
-# --------------------------------------------------------------------------------------------------
 def find_fault(path, size, sha256, magic):
     """Why a file is not the data that it should be, or ""."""
     with open(path, "rb") as file:
@@ -279,96 +225,77 @@ def find_fault(path, size, sha256, magic):
         return f"is damaged ({error})"
     return ""
 
-
-def save(answer, part, size, n_byte):
-    """Append an answer to the file `part`, or begin that anew; returns "" or what went wrong."""
-    found = re.search(r"(\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-    done, whole = map(int, found.groups() if found else (0, answer.headers.get("Content-Length", 0)))
-    if size and whole and whole != size:
-        return f"has {whole:,} bytes, published are {size:,}"
-    answer.raw.enforce_content_length = False           # what came before a cut is kept
-    start, goal, first = done, min(whole, n_byte or whole), time.time()
-    last = first
+def save(answer, part, done, n_byte):
+    """Write an answer into the file `part` after `done` bytes; returns "" or what went wrong."""
+    start, goal, first = done, done + int(answer.headers.get("Content-Length", 0)), time.time()
+    answer.raw.enforce_content_length, last = False, first      # what came before a cut is kept
     with open(part, "ab" if done else "wb") as file:
         for block in answer.iter_content(2**16):
             done += file.write(block)
             if time.time() > last + 10:
                 last = time.time()
                 rate = (done - start) / (last - first)
-                print(f"{part}: {done / 1e6:.0f} of {goal / 1e6:.0f} MB, {rate / 1e6:.1f} MB/s, "
-                      f"{max(0, goal - done) / rate:.0f} s left", flush=True)
+                print(f"{part}: {done:,} of {goal:,} bytes, {rate:,.0f}/s, "
+                      f"{(goal - done) / rate:.0f} s left", flush=True)
             if n_byte and done >= n_byte:
-                break
+                return ""
     return "" if done >= goal else f"was cut after {done:,} of {goal:,} bytes"
 
-
-def download(url, part, size, n_byte, retries):
-    """Bring url, or its first n_byte bytes, to the file `part`, going on where that ends.
-
-    Returns "" or why it failed.
-    """
+def download(url, part, n_byte, retries):
+    """Bring url, or its first n_byte bytes, to `part`, going on where that ends; "" or a fault."""
     for attempt in range(retries + 1):
         have, wait = os.path.getsize(part) if os.path.exists(part) else 0, 2 ** attempt
         if n_byte and have >= n_byte:
             return ""
-        headers = {"User-Agent": "nanoSpline prepare.py", "Accept-Encoding": "identity"}
-        if have or n_byte:
-            headers["Range"] = f"bytes={have}-{n_byte - 1 if n_byte else ''}"
+        headers = {"User-Agent": "nanoSpline prepare.py", "Accept-Encoding": "identity",
+                   "Range": f"bytes={have}-{n_byte - 1 if n_byte else ''}"}
         try:
             with requests.get(url, headers=headers, stream=True, timeout=60) as answer:
                 status, kind = answer.status_code, answer.headers.get("Content-Type", "")
                 fault = f"answered {status} {answer.reason} {kind}"
-                if status == 416:                       # nothing comes after what is here
-                    os.remove(part)
-                elif status == 429 or status >= 500:
+                if status == 429 or status >= 500:
                     told = answer.headers.get("Retry-After", "")
                     wait = min(int(told) if told.isdecimal() else wait, 600)
-                elif status not in (200, 206) or "html" in kind:
-                    return fault
-                else:
-                    fault = save(answer, part, size, n_byte)
-                    if not fault or "published" in fault:
-                        return fault
-                    wait = 0
+                elif status in (200, 206) and "html" not in kind:
+                    fault, wait = save(answer, part, have if status == 206 else 0, n_byte), 0
+                else:                                   # 416: nothing comes after what is here
+                    return "" if status == 416 else fault
         except requests.RequestException as error:
             fault = type(error).__name__
-        if attempt < retries:
-            print(f"{url} {fault}; trying again in {wait} s", flush=True)
-            time.sleep(wait)
-    return fault
-
+        if not fault or attempt == retries:
+            return fault
+        print(f"{url} {fault}; trying again in {wait} s", flush=True)
+        time.sleep(wait)
 
 def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None):
-    """Path of a verified download, or of a .part file with its first n_byte bytes.
+    """Path of a verified download, or of a .part file that has at least its first n_byte bytes.
 
     Kept in data_dir/raw and used again; a mirror that is a folder is read in place.
     """
     mirror, name, faults = flags["mirror"].rstrip("/"), os.path.basename(urls[0]), []
-    size, sha256 = (size, sha256) if flags["verify"] or not mirror else (None, None)
+    if n_byte or mirror and not flags["verify"]:
+        size = sha256 = None
+    in_place, hub = mirror and "://" not in mirror, "https://huggingface.co"
     folder = os.path.join(flags["data_dir"], "raw", re.sub(r"\W+", "_", mirror))
-    path = os.path.join(mirror if mirror and "://" not in mirror else folder, name)
+    path = os.path.join(mirror if in_place else folder, name)
     if os.path.exists(path):
         if fault := find_fault(path, size, sha256, magic):
             raise SystemExit(f"{path} {fault}; remove it")
         return path
-    if mirror and "://" not in mirror:
-        raise SystemExit(f"{path} is missing")
     os.makedirs(folder, exist_ok=True)
-    part, hub = path + ".part", os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    for url in [f"{mirror}/{name}"] if mirror else urls:
-        url = url.replace("https://huggingface.co", hub.rstrip("/"))
-        fault = download(url, part, size, n_byte, flags["retries"])
+    part = path + ".part"
+    for url in [] if in_place else [f"{mirror}/{name}"] if mirror else urls:
+        url = url.replace(hub, os.environ.get("HF_ENDPOINT", hub).rstrip("/"))
+        fault = download(url, part, n_byte, flags["retries"])
         if not fault:
-            prefix = n_byte and os.path.getsize(part) >= n_byte
-            fault = find_fault(part, *((None, None) if prefix else (size, sha256)), magic)
-            if not fault and not prefix:
-                os.replace(part, path)
+            fault = find_fault(part, size, sha256, magic)
             if not fault:
-                return part if prefix else path
+                path = part if n_byte else path
+                os.replace(part, path)
+                return path
             os.remove(part)
-        faults.append(f"{url} {fault}")
-    raise SystemExit(f"{'; '.join(faults)}; try again later, or put a copy at {path}")
-
+        faults.append(f"{url} {fault}; ")
+    raise SystemExit(f"{''.join(faults)}try again later, or put a copy at {path}")
 
 # --------------------------------------------------------------------------------------------------
 # the data sets: one function each, then the table
@@ -379,8 +306,7 @@ def open_files(flags, limit):
              if os.path.isfile(path) and os.path.getsize(path)]
     if not paths:
         raise SystemExit(f"--files={flags['files']} matches no file that holds anything")
-    return open_texts(paths, len(paths) > 1)
-
+    return open_texts(paths, int(len(paths) > 1))
 
 def open_shakespeare(flags, limit):
     """One ASCII text of 65 characters."""
@@ -388,27 +314,24 @@ def open_shakespeare(flags, limit):
     return open_texts([fetch(
         flags, url + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         url + "jcjohnson/torch-rnn/master/data/tiny-shakespeare.txt", size=1115394,
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")], False)
-
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")], 0)
 
 def open_tinystories(flags, limit):
     """Stories between separators; of the training file only the bytes that limit asks for."""
-    paths, url = {}, "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/"
-    for split, part, size in (("train", "train", 2227753162), ("val", "valid", 22502601)):
-        n_byte = 6 * limit + 2**20 if split == "train" else size
-        urls = [f"{url}{revision}/TinyStoriesV2-GPT4-{part}.txt"
-                for revision in ("f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "main")]
-        paths[split] = fetch(flags, *urls, size=size, n_byte=n_byte if n_byte < size else None)
+    url = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/{}/TinyStoriesV2-GPT4-{}"
+    revisions, mark = ("f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "main"), b"<|endoftext|>"
 
     def read(split):
-        with open(paths[split], "rb") as file:
-            for story in split_stream(file, b"<|endoftext|>"):
-                if story.endswith(b"<|endoftext|>") or not paths[split].endswith(".part"):
-                    story = story.removesuffix(b"<|endoftext|>").decode().strip()
-                    if story:
-                        yield story, True
+        name, size, n_byte = ("valid.txt", 22502601, 0) if split == "val" else (
+            "train.txt", 2227753162, 6 * limit + 2**20)
+        path = fetch(flags, *(url.format(revision, name) for revision in revisions), size=size,
+                     n_byte=n_byte if n_byte < size else 0)
+        with open(path, "rb") as file:
+            for story in split_stream(file, mark):
+                if story.endswith(mark) or not path.endswith(".part"):
+                    if story := story.removesuffix(mark).decode().strip():
+                        yield story, 1
     return read
-
 
 DIGITS = b"zero one two three four five six seven eight nine".split()
 WIKI_RULES = [(re.compile(pattern), text) for pattern, text in (
@@ -420,19 +343,17 @@ WIKI_RULES = [(re.compile(pattern), text) for pattern, text in (
     (rb"&[^;]*;", b" "), *((b"%d" % i, b" %s " % word) for i, word in enumerate(DIGITS)),
     (rb"[^A-Za-z]+", b" "))]
 
-
 def clean_wiki(file):
     """A Wikipedia dump as words of a-z: the filter of text8, record by record up to each ">"."""
     inside = False
     for record in split_stream(file, b">"):
         inside = (inside or b"<text " in record) and b"#redirect" not in record.lower()
         if inside:
-            inside = b"</text>" not in record
-            record = b" %s " % re.sub(rb"<.*>", b"", record, count=1)
+            inside, record = b"</text>" not in record, re.sub(rb"<.*>", b"", record, count=1)
+            record = b" %s " % record
             for pattern, text in WIKI_RULES:
                 record = pattern.sub(text, record)
             yield record.lower()[:-1]
-
 
 def open_enwik8(flags, limit):
     """The filtered text; train is the first 90 %, val the next 5 %, the rest unused."""
@@ -440,12 +361,11 @@ def open_enwik8(flags, limit):
                  "http://mattmahoney.net/dc/enwik8.zip", "https://data.deepai.org/enwik8.zip",
                  size=36445475, magic=b"PK\3\4",
                  sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")
-    with zipfile.ZipFile(path) as archive, archive.open("enwik8") as file:
-        text = io.BytesIO(b"".join(clean_wiki(file)))
-    size = len(text.getbuffer())
-    borders = {"train": (0, size * 90 // 100), "val": (size * 90 // 100, size * 95 // 100)}
-    return lambda split: read_text(text, *borders[split], path, False)
-
+    with zipfile.ZipFile(path).open("enwik8") as file:
+        text = b"".join(clean_wiki(file))
+    low, high = len(text) * 90 // 100, len(text) * 95 // 100
+    return lambda split: read_text(
+        io.BytesIO(text), *((0, low) if split == "train" else (low, high)), path, 0)
 
 def open_csn(language, flags, limit):
     """Functions of one language, read inside the zip; the pickles in it stay untouched."""
@@ -461,43 +381,37 @@ def open_csn(language, flags, limit):
         size=size, sha256=sha256, magic=b"PK\3\4")
 
     def read(split):
-        part = re.compile(f".*_{'train' if split == 'train' else 'valid'}_(\\d+)\\.jsonl\\.gz")
-        with zipfile.ZipFile(path) as archive:
-            names = filter(part.fullmatch, archive.namelist())
-            for name in sorted(names, key=lambda name: int(part.fullmatch(name)[1])):
-                for row in gzip.open(archive.open(name)):
-                    code = json.loads(row)["code"]      # a lone surrogate becomes "?"
-                    yield code.encode("utf-8", "replace").decode(), True
+        part, archive = "/valid/" if split == "val" else "/train/", zipfile.ZipFile(path)
+        names = [name for name in archive.namelist() if part in name and name.endswith(".gz")]
+        for name in sorted(names, key=lambda name: (len(name), name)):      # 2 before 10
+            for row in gzip.open(archive.open(name)):
+                code = json.loads(row)["code"]          # a lone surrogate becomes "?"
+                yield code.encode("utf-8", "replace").decode(), 1
     return read
-
 
 def open_fineweb(flags, limit):
     """Shards of ids after a header of 1,024 bytes; val is the first 10,485,760 of its shard."""
     if flags["tokenizer"] not in ("", "gpt2"):
         raise SystemExit("fineweb comes as GPT-2 tokens; it has no other --tokenizer")
     url = "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main/fineweb"
-    shards, magic = {"train": [], "val": []}, np.array([20240520, 1], "<i4").tobytes()
-    for split, numbers, need in (("val", [0], 10485760), ("train", range(1, 104), limit)):
-        for i in numbers:
-            try:
-                path = fetch(flags, f"{url}_{split}_{i:06}.bin", magic=magic,
-                             size=200001024 if i < 103 else None, n_byte=1024 + 2 * need)
-            except SystemExit:
-                if i > 1 and flags["mirror"]:
-                    break                               # a mirror may hold the first ones only
-                raise
-            n_token = min(need, os.path.getsize(path) // 2 - 512, np.fromfile(path, "<i4", 3)[2])
-            shards[split].append((path, n_token))
-            need -= n_token
-            if not need:
-                break
 
     def read(split):
-        for path, n_token in shards[split]:
-            for i in range(0, n_token, 2**15):
-                yield np.fromfile(path, "<u2", min(2**15, n_token - i), offset=1024 + 2 * i), False
+        need = limit if split == "train" else 10485760
+        for i in range(1, 104) if split == "train" else [0]:
+            try:
+                path = fetch(flags, f"{url}_{split}_{i:06}.bin", n_byte=1024 + 2 * need,
+                             magic=np.array([20240520, 1], "<i4").tobytes())
+            except SystemExit:
+                if i < 2 or not flags["mirror"]:
+                    raise
+                return                                  # a mirror may hold the first ones only
+            n_token = min(need, os.path.getsize(path) // 2 - 512, np.fromfile(path, "<i4", 3)[2])
+            for j in range(0, n_token, 2**15):
+                yield np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j), 0
+            need -= n_token
+            if not need:
+                return
     return read
-
 
 def open_math(flags, limit):
     """(type, split, pairs) of the 56 modules, in one pass over the archive."""
@@ -505,94 +419,68 @@ def open_math(flags, limit):
                  "mathematics_dataset-v1.0.tar.gz", size=2333082954, magic=b"\x1f\x8b",
                  sha256="def638343403cb9ed60437d6b684c859dd23b72779f5cc5661b0a31e67c58576")
     splits, n_seen = {f"train-{flags['difficulty']}": "train", "interpolate": "val"}, 0
-    with tarfile.open(path, "r|gz") as archive:
-        for member in archive:
-            folder, name = member.name.split("/")[-2:] if member.isfile() else ("", "")
-            if folder in splits:
-                room = 8 * limit / 56 if folder != "interpolate" else math.inf
-                lines, pairs = archive.extractfile(member), []
-                for question, answer in zip(lines, lines):
-                    pairs.append((question.decode().strip(), answer.decode().strip()))
-                    room -= len(question) + len(answer)
-                    if room < 0:                        # enough for any tokenizer
-                        break
-                n_seen += 1
-                yield name.removesuffix(".txt"), splits[folder], pairs
+    for member in (archive := tarfile.open(path, "r|gz")):
+        folder, name = member.name.split("/")[-2:] if member.isfile() else ("", "")
+        if folder in splits:
+            n_line = None if folder == "interpolate" else 2 * (limit // 560 + 1)
+            lines = itertools.islice(archive.extractfile(member), n_line)   # 10 tokens a pair
+            yield name.removesuffix(".txt"), splits[folder], [
+                (question.decode().strip(), answer.decode().strip())
+                for question, answer in zip(lines, lines)]
+            n_seen += 1
     if n_seen != 112:
         raise SystemExit(f"{path} holds {n_seen} of 2 x 56 modules; remove it and run again")
-
 
 def split_docstrings(source):
     """(docstrings, code without them) of a module; a body that holds nothing else becomes pass."""
     lines, docs = source.split("\n"), []
-    owners = [node for node in ast.walk(ast.parse(source)) if isinstance(
-        node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        and ast.get_docstring(node, clean=False)]
-    for owner in sorted(owners, key=lambda owner: -owner.body[0].lineno):
-        doc = owner.body[0]
-        rest = (lines[doc.lineno - 1][:doc.col_offset] + "pass" * (len(owner.body) == 1) +
-                lines[doc.end_lineno - 1][doc.end_col_offset:])
-        lines[doc.lineno - 1:doc.end_lineno] = [rest] if rest.strip() else []
-        docs.insert(0, ast.get_docstring(owner).strip())
-    return "\n\n".join(docs).strip(), "\n".join(lines).strip()
-
+    owners = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False):
+            docs.append(ast.get_docstring(node))
+            first, last, column = (doc := node.body[0]).lineno - 1, doc.end_lineno, doc.col_offset
+            lines[first] = None if node.body[1:] else lines[first][:column] + "pass"
+            lines[first + 1:last] = [None] * (last - first - 1)
+    return "\n\n".join(docs), "\n".join(line for line in lines if line is not None).strip()
 
 def open_stdlib(want_code, flags, limit):
-    """Python's own library, its code or its docstrings, a document a file; every tenth is val.
-
-    Left out: tests, tables (many digits) and files beyond ASCII.
-    """
-    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings",
-                "pydoc_data", "_bundled"}
-    documents = []
-    for folder, subfolders, names in os.walk(sysconfig.get_paths()["stdlib"]):
-        subfolders[:] = sorted(set(subfolders) - left_out)
-        for name in sorted(name for name in names if re.match(r"(?!_sysconfig).*\.py$", name)):
-            with open(os.path.join(folder, name), "rb") as file:
-                source = file.read().replace(b"\r\n", b"\n")
-            if source.isascii() and len(re.findall(rb"[\d\\]", source)) < len(source) / 20:
-                documents.append(split_docstrings(source.decode())[want_code])
-    documents = list(filter(None, documents))
-    return lambda split: ((text, True) for i, text in enumerate(documents)
+    """Python's own library, its code or its docstrings, a document a file; every tenth is val."""
+    root, documents = sysconfig.get_paths()["stdlib"], []
+    left_out = re.compile(r"\b((idle_)?tests?|(site|dist)-packages|encodings|pydoc_data|_bundled)\b"
+                          r"|_sysconfigdata")           # not all of this is on every machine
+    for path in sorted(glob.glob("**/*.py", root_dir=root, recursive=True)):
+        with open(os.path.join(root, path), "rb") as file:
+            source = b"" if left_out.search(path) else file.read().replace(b"\r\n", b"\n")
+        if source.isascii() and len(re.findall(rb"[\d\\]", source)) <= len(source) / 20:  # no table
+            documents += filter(None, [split_docstrings(source.decode())[want_code]])
+    return lambda split: ((text, 1) for i, text in enumerate(documents)
                           if (split == "val") == (i % 10 == 9))
 
-
-def ask(rng):
-    """One question and answer of each type; numbers of one to three digits, so some are easy."""
-    a, b, c = (rng.randint(1, 10 ** rng.randint(1, 3) - 1) for _ in range(3))
-    few, k, n = rng.sample(range(-9, 100), rng.randint(3, 4)), rng.randrange(3), rng.randint(2, 15)
-    listed, ordered, big, fine = ", ".join(map(str, few)), sorted(few), 100 * a + c, b % 100
-    terms = range(fine, fine + 5 * n, n) if c % 2 else range(fine, fine - 5 * n, -n)
-    return {
-        "algebra__sequence_next_term": (f"Next in {str([*terms[:k + 2]])[1:-1]}?", terms[k + 2]),
-        "arithmetic__add_or_sub": rng.choice([(f"What is {a} + {b}?", a + b),
-                                              (f"What is {a} - {b}?", a - b)]),
-        "comparison__kth_biggest": (f"{('Biggest', 'Second', 'Third')[k]} of {listed}?",
-                                    ordered[-1 - k]),
-        "comparison__sort": (f"Sort {listed}.", str(ordered)[1:-1]),
-        "numbers__div_remainder": (f"Remainder of {big} by {n}?", big % n),
-        "numbers__gcd": (f"Gcd of {(a % 25 + 1) * n} and {(c % 25 + 1) * n}?",
-                         math.gcd(a % 25 + 1, c % 25 + 1) * n),
-        "numbers__place_value": (f"The {('units', 'tens', 'hundreds')[k]} of {big}?",
-                                 str(big)[-1 - k]),
-        "numbers__round_number": rng.choice([
-            (f"Round {big} to tens.", (big + 5) // 10 * 10),
-            (f"Round {big} to hundreds.", (big + 50) // 100 * 100)])}
-
-
 def open_arithmetic(flags, limit):
-    """(type, split, pairs); training never has the numbers of a validation question."""
-    rng, pairs, held_out = random.Random(0), collections.defaultdict(dict), set()
-    for i in range(6500):
-        for kind, (question, answer) in ask(rng).items():
+    """(type, split, pairs), graded by the number of digits; no numbers of val occur in train."""
+    rng, asked, held_out = random.Random(0), collections.defaultdict(dict), set()
+    for turn in range(6500):
+        a, b, c = (rng.randint(1, 10 ** rng.randint(1, 3) - 1) for _ in range(3))
+        few, k, n = rng.sample(range(-9, 100), rng.randint(3, 4)), rng.randrange(3), c % 13 + 2
+        big, x, y, unit = 100 * a + c, a % 25 + 1, b % 25 + 1, (10, 100)[c % 2]
+        terms, listed = [b % 100 + i * (n, -n)[a % 2] for i in range(5)], str(few)[1:-1]
+        place, rank = ("units", "tens", "hundreds")[k], ("Biggest", "Second", "Third")[k]
+        for kind, question, answer in (
+            ("algebra__sequence_next_term", f"Next in {str(terms[:k + 2])[1:-1]}?", terms[k + 2]),
+            ("arithmetic__add_or_sub", f"What is {a} {'+-'[c % 2]} {b}?", a + (b, -b)[c % 2]),
+            ("comparison__kth_biggest", f"{rank} of {listed}?", sorted(few)[-1 - k]),
+            ("comparison__sort", f"Sort {listed}.", str(sorted(few))[1:-1]),
+            ("numbers__div_remainder", f"Remainder of {big} by {n}?", big % n),
+            ("numbers__gcd", f"Gcd of {x * n} and {y * n}?", math.gcd(x, y) * n),
+            ("numbers__place_value", f"The {place} of {big}?", str(big)[-1 - k]),
+            ("numbers__round_number", f"Round {big} to {unit}s.", (big + unit // 2) // unit * unit),
+        ):
             numbers = (kind, *sorted(re.findall(r"-?\d+", question)))
-            if i < 250:
-                held_out.add(numbers)
-            if i < 250 or numbers not in held_out:
-                pairs[kind, "val" if i < 250 else "train"][question] = answer
-    for (kind, split), rows in pairs.items():       # shuffled, since a draw serves all types
-        yield kind, split, rng.sample(list(rows.items()), len(rows))
-
+            held_out.update([numbers] * (turn < 250))
+            if turn < 250 or numbers not in held_out:
+                asked[kind, "val" if turn < 250 else "train"][question] = answer
+    for (kind, split), pairs in asked.items():          # shuffled, since a turn serves all types
+        yield kind, split, rng.sample(list(pairs.items()), len(pairs))
 
 DATASETS = {    # function, licence, source and size of the download
     "arithmetic": (open_arithmetic, "MIT", "made here"),
@@ -601,23 +489,18 @@ DATASETS = {    # function, licence, source and size of the download
     "shakespeare": (open_shakespeare, "public domain", "tinyshakespeare of char-rnn, 1.1 MB"),
     "enwik8": (open_enwik8, "CC BY-SA", "mattmahoney.net, cleaned, 36 MB"),
     "tinystories": (open_tinystories, "CDLA-Sharing-1.0", "TinyStoriesV2-GPT4, 2.2 GB"),
-    "csn_java": (functools.partial(open_csn, "java"), "per repository", "CodeSearchNet, 1.1 GB"),
-    "csn_python": (functools.partial(open_csn, "python"), "per repository", "CodeSearchNet, 0.9 GB"),
-    "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2, 200 MB each 10**8 tokens"),
+    "csn_java": (functools.partial(open_csn, "java"), "per function", "CodeSearchNet, 1.1 GB"),
+    "csn_python": (functools.partial(open_csn, "python"), "per function", "CodeSearchNet, 0.9 GB"),
+    "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2, 200 MB per 10**8 tokens"),
     "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB"),
 }
 
-
-# --------------------------------------------------------------------------------------------------
-# main
-# --------------------------------------------------------------------------------------------------
 def find_folder(name, flags):
     """(tokenizer, folder) of a data set; not its default tokenizer, but others are in the name."""
     default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
     tokenizer = flags["tokenizer"] or default
     folder = name if tokenizer == default else f"{name}_{tokenizer}"
     return tokenizer, os.path.join(flags["data_dir"], folder)
-
 
 def make(name, flags):
     """Build a data set in a folder beside its place, then move it there in one step."""
@@ -626,61 +509,48 @@ def make(name, flags):
     temp, limit = f"{folder}.{os.getpid()}.tmp", flags["max_tokens"]
     if limit == FLAGS["max_tokens"] and name in ("fineweb", "math"):
         limit = 10**8
-    for path in glob.glob(os.path.join(glob.escape(folder), "*")):
-        if os.path.basename(path) not in ("train.bin", "val.bin", "meta.json") and not (
-                os.path.exists(os.path.join(path, "meta.json"))):
-            raise SystemExit(f"{path} would be lost; move it, or choose another name than {name}")
-    for old in glob.glob(glob.escape(folder) + ".*.tmp"):       # of a run that was killed
-        if time.time() - max(map(os.path.getmtime, glob.glob(old + "/**", recursive=True))) > 3600:
-            shutil.rmtree(old)
+    if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "meta.json")):
+        raise SystemExit(f"{folder} is there and no data set; choose another name than {name}")
     try:
         if tokenizer == "gpt2":
-            load_gpt2()
+            load_gpt2()                                 # before any work
         data = function(flags, limit)
-        os.makedirs(temp)
-        origin = {"licence": licence, "source": source}
-        if callable(data):
-            meta, encode = make_tokenizer(tokenizer, data)
-            write_set(temp, name, data, encode, {**meta, **origin}, limit)
-        else:
-            write_pairs(temp, name, data, tokenizer, origin, limit)
+        sets = [("", data)] if callable(data) else sort_pairs(temp + ".pairs", data)
+        meta, encode = make_tokenizer(tokenizer, sets[-1][1])
+        meta.update(licence=licence, source=source)
+        for part, *rest in sets:
+            write_set(temp + part, name + part, meta, encode,
+                      limit // (len(sets) - 1) if part else limit, *rest)
         if os.path.exists(folder):
-            os.rename(folder, temp + ".old.tmp")
+            os.rename(folder, temp + ".old")
         os.rename(temp, folder)
     except OSError as error:
         raise SystemExit(f"{name}: {error}")
     finally:
-        shutil.rmtree(temp, ignore_errors=True)
-        shutil.rmtree(temp + ".old.tmp", ignore_errors=True)
-
+        for path in (temp, temp + ".pairs", temp + ".old"):
+            shutil.rmtree(path, ignore_errors=True)
 
 def main(argv):
     """Read the name and the flags, check them, then list or make data sets."""
     if "--help" in argv or "-h" in argv:
         return print(__doc__ + configurator.read_section(__file__, "flags"))
     name = argv[0] if argv and not argv[0].startswith("-") else ""
-    flags, names = configurator.parse(FLAGS, argv[bool(name):]), [*DATASETS, "all"]
-    for flag, allowed in (("tokenizer", ("", "gpt2", "char", "byte")),
-                          ("difficulty", ("easy", "medium", "hard"))):
-        if flags[flag] not in allowed:
-            raise SystemExit(f"--{flag}={flags[flag]}: choose one of {', '.join(allowed)}")
-    if flags["max_tokens"] < 1 or flags["retries"] < 0:
-        raise SystemExit("--max_tokens must be at least 1 and --retries at least 0")
-    if flags["files"] and (name in [*names, "raw", ""] or re.search(r"\W|_(char|byte|gpt2)$", name)):
+    flags = configurator.parse(FLAGS, argv[bool(name):])
+    for flag, right in (("tokenizer", ["", "gpt2", "char", "byte"]), ("retries", range(100)),
+                        ("difficulty", ["easy", "medium", "hard"]), ("max_tokens", range(1, 2**60))):
+        if flags[flag] not in right:
+            raise SystemExit(f"--{flag}={flags[flag]} is not in {right}")
+    if flags["files"] and (name in ["all", "raw", *DATASETS] or not re.fullmatch(r"[\w-]+", name)):
         raise SystemExit(f"--files: your text cannot have the name {name!r}")
-    if name and not flags["files"] and name not in names:
-        near = difflib.get_close_matches(name, names, 1, 0.0)[0]
+    if not flags["files"] and name not in ["", "all", *DATASETS]:
+        near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
     for each in DATASETS if name in ("", "all") else [name]:
-        path = os.path.join(find_folder(each, flags)[1], "meta.json")
-        if name in ("", "all") and os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                print(f"{each:12} is there: {json.load(file)['n_token']}")
-        elif name:
-            make(each, flags)
+        there = os.path.exists(os.path.join(find_folder(each, flags)[1], "meta.json"))
+        if not name or name == "all" and there:
+            print("{:12} {:17} {}{}".format(each, *DATASETS[each][1:], "; is there" * there))
         else:
-            print("{:12} {:18} {}".format(each, *DATASETS[each][1:]))
-
+            make(each, flags)
 
 if __name__ == "__main__":
     main(sys.argv[1:])
