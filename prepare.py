@@ -1,18 +1,18 @@
 """
 Turns text into the token files that train.py reads: data/NAME/{train.bin, val.bin, meta.json}.
 
-    python prepare.py                             # lists the data sets and what is there
+    python prepare.py                             # lists the data sets and what is there; all: all
     python prepare.py arithmetic                  # made on the spot, no network
     python prepare.py fineweb --max_tokens=1e7    # fetches only the bytes that it needs
     python prepare.py mine --files="notes/**/*.txt" --tokenizer=char
 
 A .bin file is little-endian uint16 without a header. Every document ends with the end mark (in
-the fineweb shards it stands before each, as they come); one long text alone has no mark.
-Text is UTF-8 whatever the locale and is not edited: CRLF stays, "<|endoftext|>" in a document is
-ordinary text, lines may have any length (for GPT-2, 8 Ki without a blank are cut), but a byte
-order mark is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in
-the order of their names, an empty one left out. Training gets the first 90 % of all bytes, up to
-the start of a character; one character alone is refused.
+the fineweb shards it stands before each, as they come); one long text alone has no mark. Text is
+UTF-8 whatever the locale and is not edited: CRLF stays, "<|endoftext|>" in a document is ordinary
+text, lines may have any length (for GPT-2, 8 Ki without a blank are cut), but a byte order mark
+is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in the order
+of their names, an empty one left out. Training gets the first 90 % of all bytes, up to the start
+of a character; one character alone is refused.
 """
 import ast, codecs, collections, difflib, functools, glob, gzip, hashlib, io, itertools, json
 import math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import requests
-
 import configurator
 
 # --------------------------------------------------------------------------------------------------
@@ -38,8 +37,7 @@ data_dir = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")  # 
 FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (int, str))}
 
 # --------------------------------------------------------------------------------------------------
-# token files: everywhere, read(split) gives pairs (piece of text, 0 or does a document end there:
-# 1, for a question and its answer 1 + the number of their type)
+# token files; read(split) gives (piece, 0 or, at a document's end, 1 + the number of its type)
 # --------------------------------------------------------------------------------------------------
 def load_gpt2():
     """tiktoken's GPT-2 encoding; needs two files in its cache folder, or the network."""
@@ -49,17 +47,16 @@ def load_gpt2():
     except Exception as error:          # whatever the network, a proxy or the cache comes up with
         cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR") or (
             os.path.join(tempfile.gettempdir(), "data-gym-cache"))
-        url, advice = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/", ""
-        for name, sha256 in (("vocab.bpe", "1ce16647"), ("encoder.json", "19613966")):
-            path = os.path.join(cache, hashlib.sha1((url + name).encode()).hexdigest())
-            if not os.path.exists(path) or not hash_file(path).startswith(sha256):
-                advice += f"; {path} is missing or damaged, put {url}{name} there"
-        raise SystemExit(f"no GPT-2 vocabulary ({type(error).__name__}){advice}") from None
+        url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+        wanted = {os.path.join(cache, hashlib.sha1((url + name).encode()).hexdigest()): url + name
+                  for name in ("vocab.bpe", "encoder.json")}
+        missing = {path: wanted[path] for path in wanted if not os.path.exists(path)} or wanted
+        raise SystemExit(f"no GPT-2 vocabulary ({type(error).__name__}); missing or damaged files "
+                         f"and where they come from: {missing}") from None
 
 def make_tokenizer(name, read):
     """Its part of meta.json, and a function: (piece, ends) pairs -> all ids, their number each."""
-    seen = np.zeros(0x110000, bool)
-    seen[:256] = name == "byte"
+    seen = np.arange(0x110000) < 256 * (name == "byte")
     for piece, _ in itertools.chain(read("train"), read("val")) if name == "char" else ():
         seen[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = True
     table, chars = np.cumsum(seen) - 1, "".join(map(chr, np.flatnonzero(seen)))
@@ -91,7 +88,7 @@ def make_tokenizer(name, read):
 def write_tokens(path, pieces, encode, limit):
     """Encode pieces on all cores into path, at most `limit` ids; returns their number each."""
     n_core, counts, n_token, first = os.cpu_count() or 1, [[]], 0, time.time()
-    groups, last = iter(lambda: list(itertools.islice(pieces, 256)), []), first
+    groups = iter(lambda: list(itertools.islice(pieces, 256)), [])
     with open(path, "wb") as file, ThreadPoolExecutor(n_core) as pool:
         jobs = (pool.submit(encode, group) for group in groups)
         waiting = collections.deque(itertools.islice(jobs, 2 * n_core))
@@ -101,9 +98,9 @@ def write_tokens(path, pieces, encode, limit):
             file.write(ids[:min(len(ids), limit - n_token)])
             n_token += len(ids)
             counts.append(count)
-            if time.time() > last + 10:
-                last = time.time()
-                print(f"{path}: {n_token:,} tokens, {n_token / (last - first):,.0f}/s", flush=True)
+            if n_token >> 24 > n_token - len(ids) >> 24:
+                rate = n_token / (time.time() - first)
+                print(f"{path}: {n_token:,} tokens, {rate:,.0f}/s", flush=True)
     return np.concatenate(counts).astype(int)
 
 def hash_file(path, opener=open):
@@ -136,10 +133,7 @@ def write_set(folder, name, meta, encode, limit, read, kinds=()):
           f"{meta['tokenizer']} tokens of {meta['vocab_size']} kinds", flush=True)
 
 def sort_pairs(folder, members):
-    """(type, split, pairs) -> (subfolder, read, types) of each type and, at the end, of their mix.
-
-    The mix takes a pair of each type per turn. Val questions that occur in train are left out.
-    """
+    """(type, split, pairs) -> (subfolder, read, types) of each type and, at the end, of their mix."""
     asked, kinds = {"train": [], "val": []}, []
     os.makedirs(folder)
     for kind, split, pairs in members:
@@ -157,7 +151,7 @@ def sort_pairs(folder, members):
                 if split == "train" or hash(question) not in again:
                     yield (f"Question: {question[:-1]}\nAnswer:", 0), (f" {answer[:-1]}", i)
 
-    def read(some, split):
+    def read(some, split):              # one pair of each type per turn, in random order
         rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some, 1)]
         for turn in itertools.zip_longest(*types):
             yield from itertools.chain(*sorted(filter(None, turn), key=lambda _: rng.random()))
@@ -207,7 +201,7 @@ def split_stream(file, mark):
     yield rest
 
 def find_fault(path, size, sha256, magic):
-    """Why a file is not the data that it should be, or ""."""
+    """Why a file is not the data that it should be, or ""; of sha256 the beginning is enough."""
     with open(path, "rb") as file:
         start = file.read(64)
     if not start.startswith(magic) or re.match(rb"\s*<(!doctype|html|\?xml|error)", start, re.I):
@@ -215,7 +209,7 @@ def find_fault(path, size, sha256, magic):
     if size and os.path.getsize(path) != size:
         return f"has {os.path.getsize(path):,} bytes, published are {size:,}"
     if sha256:
-        return "" if hash_file(path) == sha256 else "has another sha256 than published"
+        return "" if hash_file(path).startswith(sha256) else "has another sha256 than published"
     try:
         if magic == b"PK\3\4":
             zipfile.ZipFile(path).testzip()
@@ -228,13 +222,12 @@ def find_fault(path, size, sha256, magic):
 def save(answer, part, done, n_byte):
     """Write an answer into the file `part` after `done` bytes; returns "" or what went wrong."""
     start, goal, first = done, done + int(answer.headers.get("Content-Length", 0)), time.time()
-    answer.raw.enforce_content_length, last = False, first      # what came before a cut is kept
+    answer.raw.enforce_content_length = False           # what came before a cut is kept
     with open(part, "ab" if done else "wb") as file:
         for block in answer.iter_content(2**16):
             done += file.write(block)
-            if time.time() > last + 10:
-                last = time.time()
-                rate = (done - start) / (last - first)
+            if done >> 24 > done - len(block) >> 24:
+                rate = (done - start) / (time.time() - first)
                 print(f"{part}: {done:,} of {goal:,} bytes, {rate:,.0f}/s, "
                       f"{(goal - done) / rate:.0f} s left", flush=True)
             if n_byte and done >= n_byte:
@@ -268,10 +261,7 @@ def download(url, part, n_byte, retries):
         time.sleep(wait)
 
 def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None):
-    """Path of a verified download, or of a .part file that has at least its first n_byte bytes.
-
-    Kept in data_dir/raw and used again; a mirror that is a folder is read in place.
-    """
+    """Path of a verified file in data_dir/raw or the mirror, or of a .part file of n_byte bytes."""
     mirror, name, faults = flags["mirror"].rstrip("/"), os.path.basename(urls[0]), []
     if n_byte or mirror and not flags["verify"]:
         size = sha256 = None
@@ -309,22 +299,20 @@ def open_files(flags, limit):
     return open_texts(paths, int(len(paths) > 1))
 
 def open_shakespeare(flags, limit):
-    """One ASCII text of 65 characters."""
     url = "https://raw.githubusercontent.com/"
     return open_texts([fetch(
-        flags, url + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        url + "jcjohnson/torch-rnn/master/data/tiny-shakespeare.txt", size=1115394,
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")], 0)
+        flags, url + "karpathy/char-rnn/master/data/tinyshakespeare/input.txt", url + "jcjohnson/"
+        "torch-rnn/master/data/tiny-shakespeare.txt", size=1115394, sha256="86c4e6aa9db7c042")], 0)
 
 def open_tinystories(flags, limit):
     """Stories between separators; of the training file only the bytes that limit asks for."""
     url = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/{}/TinyStoriesV2-GPT4-{}"
-    revisions, mark = ("f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "main"), b"<|endoftext|>"
+    revision, mark = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", b"<|endoftext|>"
 
     def read(split):
         name, size, n_byte = ("valid.txt", 22502601, 0) if split == "val" else (
             "train.txt", 2227753162, 6 * limit + 2**20)
-        path = fetch(flags, *(url.format(revision, name) for revision in revisions), size=size,
+        path = fetch(flags, url.format(revision, name), url.format("main", name), size=size,
                      n_byte=n_byte if n_byte < size else 0)
         with open(path, "rb") as file:
             for story in split_stream(file, mark):
@@ -359,20 +347,16 @@ def open_enwik8(flags, limit):
     """The filtered text; train is the first 90 %, val the next 5 %, the rest unused."""
     path = fetch(flags, "https://mattmahoney.net/dc/enwik8.zip",
                  "http://mattmahoney.net/dc/enwik8.zip", "https://data.deepai.org/enwik8.zip",
-                 size=36445475, magic=b"PK\3\4",
-                 sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")
+                 size=36445475, sha256="547994d9980ebed1", magic=b"PK\3\4")
     with zipfile.ZipFile(path).open("enwik8") as file:
         text = b"".join(clean_wiki(file))
-    low, high = len(text) * 90 // 100, len(text) * 95 // 100
-    return lambda split: read_text(
-        io.BytesIO(text), *((0, low) if split == "train" else (low, high)), path, 0)
+    cuts = {"train": (0, len(text) * 18 // 20), "val": (len(text) * 18 // 20, len(text) * 19 // 20)}
+    return lambda split: read_text(io.BytesIO(text), *cuts[split], path, 0)
 
 def open_csn(language, flags, limit):
     """Functions of one language, read inside the zip; the pickles in it stay untouched."""
-    size, sha256 = {
-        "java": (1060569153, "05f9204b1808413fab30f0e69229e298f6de4ad468279d53a2aa5797e3a78c17"),
-        "python": (940909997, "7223c6460bebfa85697b586da91e47bc5d64790a4d60bba5917106458ab6b40e"),
-    }[language]
+    size, sha256 = {"java": (1060569153, "05f9204b1808413f"),
+                    "python": (940909997, "7223c6460bebfa85")}[language]
     hub, commit = "https://huggingface.co/datasets/", "fdc6a9e39575768c27eb8a2a5f702bf846eb4759"
     path = fetch(
         flags, f"{hub}code-search-net/code_search_net/resolve/{commit}/data/{language}.zip",
@@ -415,12 +399,11 @@ def open_fineweb(flags, limit):
 
 def open_math(flags, limit):
     """(type, split, pairs) of the 56 modules, in one pass over the archive."""
-    path = fetch(flags, "https://storage.googleapis.com/mathematics-dataset/"
-                 "mathematics_dataset-v1.0.tar.gz", size=2333082954, magic=b"\x1f\x8b",
-                 sha256="def638343403cb9ed60437d6b684c859dd23b72779f5cc5661b0a31e67c58576")
+    path = fetch(flags, "https://storage.googleapis.com/mathematics-dataset/mathematics_dataset-"
+                 "v1.0.tar.gz", size=2333082954, sha256="def638343403cb9e", magic=b"\x1f\x8b")
     splits, n_seen = {f"train-{flags['difficulty']}": "train", "interpolate": "val"}, 0
     for member in (archive := tarfile.open(path, "r|gz")):
-        folder, name = member.name.split("/")[-2:] if member.isfile() else ("", "")
+        folder, name = f"/{member.name}".split("/")[-2:]
         if folder in splits:
             n_line = None if folder == "interpolate" else 2 * (limit // 560 + 1)
             lines = itertools.islice(archive.extractfile(member), n_line)   # 10 tokens a pair
@@ -465,7 +448,7 @@ def open_arithmetic(flags, limit):
         big, x, y, unit = 100 * a + c, a % 25 + 1, b % 25 + 1, (10, 100)[c % 2]
         terms, listed = [b % 100 + i * (n, -n)[a % 2] for i in range(5)], str(few)[1:-1]
         place, rank = ("units", "tens", "hundreds")[k], ("Biggest", "Second", "Third")[k]
-        for kind, question, answer in (
+        for kind, question, answer in [
             ("algebra__sequence_next_term", f"Next in {str(terms[:k + 2])[1:-1]}?", terms[k + 2]),
             ("arithmetic__add_or_sub", f"What is {a} {'+-'[c % 2]} {b}?", a + (b, -b)[c % 2]),
             ("comparison__kth_biggest", f"{rank} of {listed}?", sorted(few)[-1 - k]),
@@ -473,8 +456,7 @@ def open_arithmetic(flags, limit):
             ("numbers__div_remainder", f"Remainder of {big} by {n}?", big % n),
             ("numbers__gcd", f"Gcd of {x * n} and {y * n}?", math.gcd(x, y) * n),
             ("numbers__place_value", f"The {place} of {big}?", str(big)[-1 - k]),
-            ("numbers__round_number", f"Round {big} to {unit}s.", (big + unit // 2) // unit * unit),
-        ):
+            ("numbers__round_number", f"Round {big} to {unit}s.", (big + unit // 2) // unit * unit)]:
             numbers = (kind, *sorted(re.findall(r"-?\d+", question)))
             held_out.update([numbers] * (turn < 250))
             if turn < 250 or numbers not in held_out:
@@ -492,20 +474,14 @@ DATASETS = {    # function, licence, source and size of the download
     "csn_java": (functools.partial(open_csn, "java"), "per function", "CodeSearchNet, 1.1 GB"),
     "csn_python": (functools.partial(open_csn, "python"), "per function", "CodeSearchNet, 0.9 GB"),
     "fineweb": (open_fineweb, "ODC-By 1.0", "kjj0/fineweb10B-gpt2, 200 MB per 10**8 tokens"),
-    "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB"),
-}
-
-def find_folder(name, flags):
-    """(tokenizer, folder) of a data set; not its default tokenizer, but others are in the name."""
-    default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
-    tokenizer = flags["tokenizer"] or default
-    folder = name if tokenizer == default else f"{name}_{tokenizer}"
-    return tokenizer, os.path.join(flags["data_dir"], folder)
+    "math": (open_math, "Apache-2.0", "mathematics_dataset-v1.0 of DeepMind, 2.3 GB")}
 
 def make(name, flags):
     """Build a data set in a folder beside its place, then move it there in one step."""
     function, licence, source = DATASETS.get(name, (open_files, "your own", flags["files"]))
-    tokenizer, folder = find_folder(name, flags)
+    default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
+    tokenizer = flags["tokenizer"] or default
+    folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
     temp, limit = f"{folder}.{os.getpid()}.tmp", flags["max_tokens"]
     if limit == FLAGS["max_tokens"] and name in ("fineweb", "math"):
         limit = 10**8
@@ -524,11 +500,12 @@ def make(name, flags):
         if os.path.exists(folder):
             os.rename(folder, temp + ".old")
         os.rename(temp, folder)
-    except OSError as error:
-        raise SystemExit(f"{name}: {error}")
+    except (OSError, KeyError, UnicodeDecodeError, tarfile.TarError) as error:
+        raise SystemExit(f"{name}: {error}") from error
     finally:
-        for path in (temp, temp + ".pairs", temp + ".old"):
-            shutil.rmtree(path, ignore_errors=True)
+        for path in glob.glob(glob.escape(folder) + ".*.tmp*"):     # also of a run that was killed
+            if path.startswith(temp) or time.time() - os.path.getmtime(path) > 86400:
+                shutil.rmtree(path, ignore_errors=True)
 
 def main(argv):
     """Read the name and the flags, check them, then list or make data sets."""
@@ -537,7 +514,7 @@ def main(argv):
     name = argv[0] if argv and not argv[0].startswith("-") else ""
     flags = configurator.parse(FLAGS, argv[bool(name):])
     for flag, right in (("tokenizer", ["", "gpt2", "char", "byte"]), ("retries", range(100)),
-                        ("difficulty", ["easy", "medium", "hard"]), ("max_tokens", range(1, 2**60))):
+                        ("difficulty", ["easy", "medium", "hard"]), ("max_tokens", range(1, 10**13))):
         if flags[flag] not in right:
             raise SystemExit(f"--{flag}={flags[flag]} is not in {right}")
     if flags["files"] and (name in ["all", "raw", *DATASETS] or not re.fullmatch(r"[\w-]+", name)):
@@ -545,12 +522,12 @@ def main(argv):
     if not flags["files"] and name not in ["", "all", *DATASETS]:
         near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
-    for each in DATASETS if name in ("", "all") else [name]:
-        there = os.path.exists(os.path.join(find_folder(each, flags)[1], "meta.json"))
-        if not name or name == "all" and there:
-            print("{:12} {:17} {}{}".format(each, *DATASETS[each][1:], "; is there" * there))
-        else:
-            make(each, flags)
+    if not name:
+        print(*("{:12} {:17} {}".format(each, *row[1:]) for each, row in DATASETS.items()), sep="\n")
+    for each in DATASETS if name == "all" else [name] * bool(name):
+        make(each, flags)
+    there = glob.glob(os.path.join(glob.escape(flags["data_dir"]), "*", "meta.json"))
+    print("there are:", *sorted(map(os.path.dirname, there)), sep="\n    ")
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -31,7 +31,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -218,33 +217,13 @@ class Spline(nn.Module):
 # --------------------------------------------------------------------------------------------------
 # model: a GPT-2 style decoder after the NanoGPT speedrun of late 2024
 # --------------------------------------------------------------------------------------------------
-@dataclass
-class GPTConfig:
-    vocab_size: int
-    end_mark: int | None               # the token that begins a document; None: only one document
-    n_layer: int
-    n_head: int
-    n_embd: int
-    window: int
-    tie_embeddings: bool
-    mlp_act: str
-    attn_act: str
-    n_knot: int
-    spline_range: float
-    spline_init: float
-    share_layers: str
-    attention: str
-    freeze_all_but_embeddings: bool
-    fused: bool                        # splines run compiled even where the blocks do not
-
 def make_config(cfg, meta):
-    """The model that the flags and the meta.json of the data ask for."""
-    known = {name: value for name, value in vars(cfg).items() if name in GPTConfig.__annotations__}
+    """The flags and what a model needs beside them: vocabulary, end mark, nonlinearities."""
     mlp_act, attn_act = get_acts(cfg)
     compiler = cfg.device == "cpu" and (shutil.which("c++") or shutil.which("g++"))
-    return GPTConfig(**known | {
+    return SimpleNamespace(**vars(cfg) | {
         "vocab_size": meta["vocab_size"], "end_mark": meta["end_mark"], "mlp_act": mlp_act,
-        "attn_act": attn_act, "fused": cfg.compile == "auto" and bool(compiler)})
+        "attn_act": attn_act, "fused": bool(compiler) and cfg.compile == "auto"})
 
 def get_row(layer, config):
     """Which of its kind's splines a layer uses: what is shared across layers."""
@@ -556,28 +535,27 @@ def make_optimizer(model, cfg):
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=cfg.learning_rate,
                              betas=(cfg.beta1, cfg.beta2), fused=cfg.device != "mps")
 
-def update_model(model, optimizer, values, it, position, stream, data, cfg, rank=0, n_rank=1):
+def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
     """Batch, backward and AdamW update of one model; gives its loss, leaves gradients of values."""
-    for group in optimizer.param_groups:
+    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
+    for group in run.optimizer.param_groups:
         group["lr"] = cfg.learning_rate * get_lr_factor(position, cfg)
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     count = cfg.batch_size // n_rank
-    def backward(held_out):
-        x, y = get_batch(data, it * cfg.batch_size + rank * count, count, cfg, stream, held_out)
-        with autocast(cfg):
-            loss = compute_loss(model, x, y) / n_rank
-        loss.backward(inputs=values if held_out else weights + ([] if apart else values))
-        return loss.detach()
-    apart = cfg.spline_data == "held_out" and values
-    if apart:
-        backward(held_out=True)
-    loss = backward(held_out=False)
+    first = it * cfg.batch_size + rank * count
+    apart = values and cfg.spline_data == "held_out"
+    with autocast(cfg):
+        if apart:
+            batch = get_batch(data, first, count, cfg, run.stream, held_out=True)
+            compute_loss(run.model, *batch).backward(inputs=values)
+        loss = compute_loss(run.model, *get_batch(data, first, count, cfg, run.stream)) / n_rank
+    loss.backward(inputs=weights if apart else [*weights, *values])
+    loss = loss.detach()
     if n_rank > 1:
         sum_over_ranks([loss, *(weight.grad for weight in weights)])
     if cfg.grad_clip:
         nn.utils.clip_grad_norm_(weights, cfg.grad_clip)
-    optimizer.step()
-    optimizer.zero_grad()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
     return loss
 
 # --------------------------------------------------------------------------------------------------
@@ -633,12 +611,13 @@ def evaluate(model, data, cfg):
 
 @torch.no_grad()
 def count_visits(model, splines, data, cfg):
-    """{kind: (rows, K+1) float64 on the CPU}, see Spline.visits; over the first validation tokens."""
-    tokens = read_tokens(data.path["val"], 0, min(data.n_token["val"], 4096))
+    """{kind: (rows, K+1) float64 on the CPU}, see Spline.visits; over the first validation windows."""
+    n_row = max(1, min(4096, data.n_token["val"]) // cfg.block_size)
+    tokens = read_tokens(data.path["val"], 0, n_row * cfg.block_size).reshape(n_row, -1)
     for spline in sum(splines.values(), []):
         spline.visits = torch.zeros(spline.n_knot + 1, device=cfg.device)
     with autocast(cfg):
-        model(torch.from_numpy(tokens)[None].to(cfg.device))
+        model(torch.from_numpy(tokens).to(cfg.device))
     visits = {kind: torch.stack([spline.visits for spline in mine]).cpu().double()
               for kind, mine in splines.items()}
     for spline in sum(splines.values(), []):
@@ -690,19 +669,7 @@ def load_checkpoint(path, device):
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise SystemExit(f"{path} is damaged ({type(error).__name__}); --overwrite=True starts "
-                         "anew") from None
-
-def load_run(folder, device="cpu"):
-    """(model, splines, data, cfg) of a run as it was saved last: model 0, not compiled."""
-    cfg = SimpleNamespace(**load_json(os.path.join(folder, "flags.json"))["flags"])
-    cfg.device, cfg.compile = device, "False"
-    data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
-    config = make_config(cfg, data.meta)
-    splines = make_splines(config)
-    model = GPT(config, splines).to(device)
-    model.load_state_dict(load_checkpoint(os.path.join(folder, "ckpt.pt"), device)["models"][0])
-    return model, splines, data, cfg
+        raise SystemExit(f"{path} is damaged ({type(error).__name__}); give --overwrite=True") from None
 
 def read_csv_splines(path):
     """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
@@ -763,45 +730,33 @@ def autocast(cfg):
 
 def check_flags(cfg):
     """Stops with one line at the first setting that cannot work; fills in what is automatic."""
-    for name, choices in CHOICES.items():
-        if getattr(cfg, name) not in choices.split():
-            raise SystemExit(f"{name}={getattr(cfg, name)} should be one of: {choices}")
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if cfg.device == "auto":
+        cfg.device = next(name for name, available in there.items() if available)
+    cfg.data_dir = cfg.data_dir or os.path.join(HERE, "data")
     for name, value in vars(cfg).items():
+        if name in CHOICES and value not in CHOICES[name].split():
+            raise SystemExit(f"{name}={value} should be one of: {CHOICES[name]}")
         if type(value) in (int, float) and (value < 0 or value == 0 and name not in MAY_BE_0):
             raise SystemExit(f"{name}={value} should be above 0")
         if name in FRACTIONS and value > 1:
             raise SystemExit(f"{name}={value} should lie between 0 and 1")
-    try:
-        rates = [float(rate) for rate in cfg.compare_rates.split(",")]
-    except ValueError:
-        rates = [0]
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(),
-             "cpu": True}
-    if cfg.device == "auto":
-        cfg.device = next(name for name, available in there.items() if available)
-    cfg.data_dir = cfg.data_dir or os.path.join(HERE, "data")
-    faults = [
-        (cfg.n_embd % (2 * cfg.n_head), f"n_embd={cfg.n_embd} is not a multiple of n_head="
-         f"{cfg.n_head} times 2"),
-        (cfg.n_knot < 2, f"n_knot={cfg.n_knot} should be at least 2"),
-        (not all(0 < rate < math.inf for rate in rates), f"compare_rates={cfg.compare_rates} should "
-         "be numbers above 0 with commas between"),
-        (cfg.share_layers == "middle" and cfg.n_layer < 3, f"share_layers=middle needs n_layer of 3 "
-         f"or more, not {cfg.n_layer}"),
-        (cfg.lr_schedule == "trapezoid" and cfg.lr_warmup_frac + cfg.lr_decay_frac > 1,
-         f"lr_warmup_frac={cfg.lr_warmup_frac} and lr_decay_frac={cfg.lr_decay_frac} exceed 1"),
-        (cfg.mode == "transfer" and not cfg.splines, "mode=transfer needs --splines=FILE"),
-        (cfg.mode != "transfer" and cfg.splines, f"splines={cfg.splines} is only for mode transfer, "
-         f"not {cfg.mode}"),
-        (cfg.mode == "warmup" and cfg.average_checkpoints, "average_checkpoints is not for mode "
-         "warmup: each model would have its own average"),
-        (not there.get(cfg.device.split(":")[0]), f"device={cfg.device} is not available here; cpu "
-         "always is"),
-        (cfg.attention == "flex" and not cfg.device.startswith("cuda"),
-         f"attention=flex needs device=cuda, not {cfg.device}")]
-    for wrong, message in faults:
+    trapezoid, transfer = cfg.lr_schedule == "trapezoid", cfg.mode == "transfer"
+    rates = cfg.compare_rates.replace("e-", "").replace(".", "").split(",")
+    for wrong, name, right in (
+            (cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2"),
+            (cfg.n_knot < 2, "n_knot", "at least 2"),
+            (not all(rate.isdecimal() for rate in rates), "compare_rates", "like 1e-3,2e-3,4e-3"),
+            (cfg.share_layers == "middle" and cfg.n_layer < 3, "n_layer", "3 or more to share middle"),
+            (trapezoid and cfg.lr_warmup_frac + cfg.lr_decay_frac > 1, "lr_warmup_frac",
+             f"at most 1 together with lr_decay_frac={cfg.lr_decay_frac}"),
+            (transfer != bool(cfg.splines), "splines", "a file in mode transfer, empty elsewhere"),
+            (cfg.mode == "warmup" and cfg.average_checkpoints, "average_checkpoints",
+             "False in mode warmup, whose models would need an average each"),
+            (not there.get(cfg.device.split(":")[0]), "device", "cpu: it is not available here"),
+            (cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")):
         if wrong:
-            raise SystemExit(message)
+            raise SystemExit(f"{name}={getattr(cfg, name) or '(empty)'} should be {right}")
 
 def get_identity(description):
     """What tells one experiment from another, of the content of flags.json."""
@@ -981,8 +936,8 @@ def train(cfg, parent="out"):
             state |= {"n_loss": [0] * n_models, "loss_sum": torch.zeros_like(state["loss_sum"])}
         if due["eval"]:
             row |= evaluate(model, data, cfg)
-            for kind, counts in count_visits(model, splines, data, cfg).items():
-                state["visits"][kind] = state["visits"].get(kind, 0) + counts
+            counts = count_visits(model, splines, data, cfg) if splines else {}
+            state["visits"] = {kind: n + state["visits"].get(kind, 0) for kind, n in counts.items()}
             row |= get_coverage(state["visits"], source and source.get("visits"))
             if average and average.n_averaged:
                 row["averaged"] = evaluate(average.module, data, cfg)
@@ -996,7 +951,7 @@ def train(cfg, parent="out"):
         running += [make_model(m, config, splines, cfg) for m in range(len(running), n_started)]
         for run in running:
             position = it - get_start(run.m, cfg) if cfg.stagger == "delayed" else it
-            loss = update_model(run.model, run.optimizer, values, it, position, run.stream, data, cfg)
+            loss = update_model(run, values, it, position, data, cfg)
             state["loss_sum"][run.m] += loss
             state["n_loss"][run.m] += 1
             add_spline_gradients(totals, values, loss)
