@@ -8,11 +8,10 @@ Turns text into the token files that train.py reads: data/NAME/{train.bin, val.b
 
 A .bin file is little-endian uint16 without a header. Every document ends with the end mark (in
 the fineweb shards it stands before each, as they come); one long text alone has no mark. Text is
-UTF-8 whatever the locale and is not edited: CRLF stays, "<|endoftext|>" in a document is ordinary
-text, lines may have any length (for GPT-2, 8 Ki without a blank are cut), but a byte order mark
-is dropped. Invalid UTF-8 stops with file and offset. Each of --files is a document, in the order
-of their names, an empty one left out. Training gets the first 90 % of all bytes, up to the start
-of a character; one character alone is refused.
+UTF-8 whatever the locale and not edited: CRLF stays, "<|endoftext|>" in a document is text, lines
+have any length (for GPT-2, 8 Ki without a blank are cut); only a byte order mark is dropped. Bad
+UTF-8 stops with file and offset. Of --files each is a document, in the order of their names, none
+if empty; train is the first 90 % of all bytes, whole characters; one character alone is refused.
 """
 import ast, codecs, collections, difflib, functools, glob, gzip, hashlib, io, itertools, json
 import math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
@@ -66,7 +65,6 @@ def make_tokenizer(name, read):
         n_byte = [len(gpt2.decode_single_token_bytes(i)) for i in range(50256)]
     end_mark = len(n_byte) if name == "gpt2" or any(ends for _, ends in read("val")) else None
     n_byte += [0] * (end_mark is not None)
-
     def encode(group):
         pieces, ends = zip(*group)
         if name == "gpt2":              # the pieces of a shard are ids already
@@ -99,8 +97,7 @@ def write_tokens(path, pieces, encode, limit):
             n_token += len(ids)
             counts.append(count)
             if n_token >> 24 > n_token - len(ids) >> 24:
-                rate = n_token / (time.time() - first)
-                print(f"{path}: {n_token:,} tokens, {rate:,.0f}/s", flush=True)
+                print(f"{n_token:,} tokens, {n_token / (time.time() - first):,.0f}/s", flush=True)
     return np.concatenate(counts).astype(int)
 
 def hash_file(path, opener=open):
@@ -129,11 +126,10 @@ def write_set(folder, name, meta, encode, limit, read, kinds=()):
         meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
     with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
         json.dump(meta, file)
-    print(f"{name}: {meta['n_token']['train']:,} + {meta['n_token']['val']:,} "
-          f"{meta['tokenizer']} tokens of {meta['vocab_size']} kinds", flush=True)
+    print(f"{name}: {meta['tokenizer']} tokens {meta['n_token']} of {meta['vocab_size']} kinds")
 
 def sort_pairs(folder, members):
-    """(type, split, pairs) -> (subfolder, read, types) of each type and, at the end, of their mix."""
+    """(type, split, pairs) rows -> (subfolder, read, types) of each type and then of their mix."""
     asked, kinds = {"train": [], "val": []}, []
     os.makedirs(folder)
     for kind, split, pairs in members:
@@ -144,13 +140,11 @@ def sort_pairs(folder, members):
     train, val = map(np.concatenate, asked.values())
     again = set(val[np.isin(val, train)].tolist())
     print(f"{len(again)} validation questions are left out because they occur in training")
-
     def read_type(i, kind, split):
         with open(os.path.join(folder, kind + split), encoding="utf-8", newline="\n") as file:
             for question, answer in zip(file, file):
                 if split == "train" or hash(question) not in again:
                     yield (f"Question: {question[:-1]}\nAnswer:", 0), (f" {answer[:-1]}", i)
-
     def read(some, split):              # one pair of each type per turn, in random order
         rng, types = random.Random(split), [read_type(*row, split) for row in enumerate(some, 1)]
         for turn in itertools.zip_longest(*types):
@@ -260,7 +254,7 @@ def download(url, part, n_byte, retries):
         print(f"{url} {fault}; trying again in {wait} s", flush=True)
         time.sleep(wait)
 
-def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None):
+def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=True):
     """Path of a verified file in data_dir/raw or the mirror, or of a .part file of n_byte bytes."""
     mirror, name, faults = flags["mirror"].rstrip("/"), os.path.basename(urls[0]), []
     if n_byte or mirror and not flags["verify"]:
@@ -285,7 +279,8 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None):
                 return path
             os.remove(part)
         faults.append(f"{url} {fault}; ")
-    raise SystemExit(f"{''.join(faults)}try again later, or put a copy at {path}")
+    if needed or any(" 404 " not in fault for fault in faults):
+        raise SystemExit(f"{''.join(faults)}try again later, or put a copy at {path}")
 
 # --------------------------------------------------------------------------------------------------
 # the data sets: one function each, then the table
@@ -308,7 +303,6 @@ def open_tinystories(flags, limit):
     """Stories between separators; of the training file only the bytes that limit asks for."""
     url = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/{}/TinyStoriesV2-GPT4-{}"
     revision, mark = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", b"<|endoftext|>"
-
     def read(split):
         name, size, n_byte = ("valid.txt", 22502601, 0) if split == "val" else (
             "train.txt", 2227753162, 6 * limit + 2**20)
@@ -323,13 +317,13 @@ def open_tinystories(flags, limit):
 
 DIGITS = b"zero one two three four five six seven eight nine".split()
 WIKI_RULES = [(re.compile(pattern), text) for pattern, text in (
-    (rb"&amp;", b"&"), (rb"&lt;", b"<"), (rb"&gt;", b">"), (rb"<ref[^<]*</ref>", b""),
-    (rb"<[^>]*>", b""), (rb"\[http:[^] ]*", b"["), (rb"(?i)\|thumb", b""), (rb"(?i)\|left", b""),
-    (rb"(?i)\|right", b""), (rb"(?i)\|\d+px", b""), (rb"(?i)\[\[image:[^\[\]]*\|", b""),
-    (rb"(?i)\[\[category:([^|\]]*)[^]]*\]\]", rb"[[\1]]"), (rb"\[\[[a-z-]*:[^\]]*\]\]", b""),
-    (rb"\[\[[^|\]]*\|", b"[["), (rb"\{\{[^}]*\}\}", b""), (rb"\{[^}]*\}", b""), (rb"[\[\]]", b""),
-    (rb"&[^;]*;", b" "), *((b"%d" % i, b" %s " % word) for i, word in enumerate(DIGITS)),
-    (rb"[^A-Za-z]+", b" "))]
+    (rb"<.*>", b""), (rb"&amp;", b"&"), (rb"&lt;", b"<"), (rb"&gt;", b">"),
+    (rb"<ref[^<]*</ref>", b""), (rb"<[^>]*>", b""), (rb"\[http:[^] ]*", b"["),
+    (rb"(?i)\|thumb", b""), (rb"(?i)\|left", b""), (rb"(?i)\|right", b""), (rb"(?i)\|\d+px", b""),
+    (rb"(?i)\[\[image:[^\[\]]*\|", b""), (rb"(?i)\[\[category:([^|\]]*)[^]]*\]\]", rb"[[\1]]"),
+    (rb"\[\[[a-z-]*:[^\]]*\]\]", b""), (rb"\[\[[^|\]]*\|", b"[["), (rb"\{\{[^}]*\}\}", b""),
+    (rb"\{[^}]*\}", b""), (rb"[\[\]]", b""), (rb"&[^;]*;", b" "),
+    *((b"%d" % i, b" %s " % word) for i, word in enumerate(DIGITS)), (rb"[^A-Za-z]+", b" "))]
 
 def clean_wiki(file):
     """A Wikipedia dump as words of a-z: the filter of text8, record by record up to each ">"."""
@@ -337,8 +331,7 @@ def clean_wiki(file):
     for record in split_stream(file, b">"):
         inside = (inside or b"<text " in record) and b"#redirect" not in record.lower()
         if inside:
-            inside, record = b"</text>" not in record, re.sub(rb"<.*>", b"", record, count=1)
-            record = b" %s " % record
+            inside, record = b"</text>" not in record, b" %s " % record
             for pattern, text in WIKI_RULES:
                 record = pattern.sub(text, record)
             yield record.lower()[:-1]
@@ -363,7 +356,6 @@ def open_csn(language, flags, limit):
         f"https://zenodo.org/records/7857872/files/{language}.zip",
         f"{hub}macavaney/codesearchnet-mirror/resolve/main/v2/{language}.zip",
         size=size, sha256=sha256, magic=b"PK\3\4")
-
     def read(split):
         part, archive = "/valid/" if split == "val" else "/train/", zipfile.ZipFile(path)
         names = [name for name in archive.namelist() if part in name and name.endswith(".gz")]
@@ -378,23 +370,18 @@ def open_fineweb(flags, limit):
     if flags["tokenizer"] not in ("", "gpt2"):
         raise SystemExit("fineweb comes as GPT-2 tokens; it has no other --tokenizer")
     url = "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main/fineweb"
-
     def read(split):
         need = limit if split == "train" else 10485760
         for i in range(1, 104) if split == "train" else [0]:
-            try:
-                path = fetch(flags, f"{url}_{split}_{i:06}.bin", n_byte=1024 + 2 * need,
-                             magic=np.array([20240520, 1], "<i4").tobytes())
-            except SystemExit:
-                if i < 2 or not flags["mirror"]:
-                    raise
-                return                                  # a mirror may hold the first ones only
+            path = need and fetch(flags, f"{url}_{split}_{i:06}.bin", n_byte=1024 + 2 * need,
+                                  magic=np.array([20240520, 1], "<i4").tobytes(),
+                                  needed=i < 2 or not flags["mirror"])  # that may hold only a few
+            if not path:
+                return
             n_token = min(need, os.path.getsize(path) // 2 - 512, np.fromfile(path, "<i4", 3)[2])
             for j in range(0, n_token, 2**15):
                 yield np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j), 0
             need -= n_token
-            if not need:
-                return
     return read
 
 def open_math(flags, limit):
@@ -429,8 +416,7 @@ def split_docstrings(source):
 def open_stdlib(want_code, flags, limit):
     """Python's own library, its code or its docstrings, a document a file; every tenth is val."""
     root, documents = sysconfig.get_paths()["stdlib"], []
-    left_out = re.compile(r"\b((idle_)?tests?|(site|dist)-packages|encodings|pydoc_data|_bundled)\b"
-                          r"|_sysconfigdata")           # not all of this is on every machine
+    left_out = re.compile(r"\b((idle_)?tests?|\w+-packages|encodings|pydoc_data|_sysconfig\w+)\b")
     for path in sorted(glob.glob("**/*.py", root_dir=root, recursive=True)):
         with open(os.path.join(root, path), "rb") as file:
             source = b"" if left_out.search(path) else file.read().replace(b"\r\n", b"\n")
@@ -456,7 +442,8 @@ def open_arithmetic(flags, limit):
             ("numbers__div_remainder", f"Remainder of {big} by {n}?", big % n),
             ("numbers__gcd", f"Gcd of {x * n} and {y * n}?", math.gcd(x, y) * n),
             ("numbers__place_value", f"The {place} of {big}?", str(big)[-1 - k]),
-            ("numbers__round_number", f"Round {big} to {unit}s.", (big + unit // 2) // unit * unit)]:
+            ("numbers__round_number", f"Round {big} to {unit}s.", (big + unit // 2) // unit * unit)
+        ]:
             numbers = (kind, *sorted(re.findall(r"-?\d+", question)))
             held_out.update([numbers] * (turn < 250))
             if turn < 250 or numbers not in held_out:
@@ -482,9 +469,8 @@ def make(name, flags):
     default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
     tokenizer = flags["tokenizer"] or default
     folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
-    temp, limit = f"{folder}.{os.getpid()}.tmp", flags["max_tokens"]
-    if limit == FLAGS["max_tokens"] and name in ("fineweb", "math"):
-        limit = 10**8
+    is_huge = name in ("fineweb", "math") and flags["max_tokens"] == FLAGS["max_tokens"]
+    temp, limit = f"{folder}.{os.getpid()}.tmp", 10**8 if is_huge else flags["max_tokens"]
     if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "meta.json")):
         raise SystemExit(f"{folder} is there and no data set; choose another name than {name}")
     try:
@@ -513,8 +499,8 @@ def main(argv):
         return print(__doc__ + configurator.read_section(__file__, "flags"))
     name = argv[0] if argv and not argv[0].startswith("-") else ""
     flags = configurator.parse(FLAGS, argv[bool(name):])
-    for flag, right in (("tokenizer", ["", "gpt2", "char", "byte"]), ("retries", range(100)),
-                        ("difficulty", ["easy", "medium", "hard"]), ("max_tokens", range(1, 10**13))):
+    for flag, right in (("tokenizer", ("", "gpt2", "char", "byte")), ("retries", range(100)), (
+            "difficulty", ("easy", "medium", "hard")), ("max_tokens", range(1, 10**15))):
         if flags[flag] not in right:
             raise SystemExit(f"--{flag}={flags[flag]} is not in {right}")
     if flags["files"] and (name in ["all", "raw", *DATASETS] or not re.fullmatch(r"[\w-]+", name)):
@@ -522,10 +508,11 @@ def main(argv):
     if not flags["files"] and name not in ["", "all", *DATASETS]:
         near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
-    if not name:
-        print(*("{:12} {:17} {}".format(each, *row[1:]) for each, row in DATASETS.items()), sep="\n")
-    for each in DATASETS if name == "all" else [name] * bool(name):
-        make(each, flags)
+    for each in DATASETS if name in ("", "all") else [name]:
+        if name:
+            make(each, flags)
+        else:
+            print("{:12} {:17} {}".format(each, *DATASETS[each][1:]))
     there = glob.glob(os.path.join(glob.escape(flags["data_dir"]), "*", "meta.json"))
     print("there are:", *sorted(map(os.path.dirname, there)), sep="\n    ")
 
