@@ -71,5 +71,4 @@ def read_section(path, title):
     """The lines of a script from the rule above `title` to the next rule: what --help prints."""
     with open(path, encoding="utf-8") as file:
         parts = file.read().split("# " + "-" * 98 + "\n")
-    section = next(i for i, part in enumerate(parts) if part.startswith(f"# {title}"))
-    return (parts[section] + parts[section + 1]).strip()
+    return next(part for part in parts if part.startswith(f"# {title}")).strip()

@@ -12,6 +12,7 @@ freezes them and trains a fresh model; `baseline` is the same model with fixed n
 
 [1] D. Teney et al., Language Models Can Benefit from Domain-Specific Inductive Biases, 2026
 [2] D. Teney et al., Can Transformers Really Do It All?, ICLR 2026
+[3] Y. Ji et al., The Quantization Benefits of Residual-Free Transformers, 2026
 `Differs:` marks a departure from [1], `Ours:` a choice where it is silent.
 
 Axes: B batch, T time, C channels, H heads, D channels per head, V vocabulary, K knots, M models.
@@ -45,7 +46,6 @@ import configurator
 
 # --------------------------------------------------------------------------------------------------
 # flags
-# --------------------------------------------------------------------------------------------------
 # what to do
 mode = "baseline"            # baseline | warmup | transfer (needs splines) | compare (all three)
 dataset = "arithmetic"       # folder in data_dir, made by prepare.py; NAME/TYPE is one question type
@@ -66,6 +66,9 @@ block_size = 4096            # tokens per sequence
 window = 1024                # tokens that attention sees: itself and those before
 tie_embeddings = True        # head and token embedding are one matrix
 mlp_act = "gelu"             # gelu | relu | relu2 | spline (in baseline: learned with one model)
+residual = True              # False: no residual connections, orthogonal start, norm before the head
+attn_temperature = 1.0       # factor of the attention logits of the first block ...
+attn_temperature_depth = 0.0  # ... and what every further block adds to it
 attn_act = "auto"            # none | linear | spline | auto: linear where only the MLP is a spline
 # splines
 splines = ""                 # splines.json, or the authors' CSV, for mode transfer
@@ -82,6 +85,8 @@ spline_data = "train"        # train | held_out (splines learn on a tenth that t
 batch_size = 1               # sequences per iteration, of each model
 max_iters = 20000            # iterations
 learning_rate = 6e-4         # of the weights
+optimizer = "adamw"          # adamw | muon (matrices of the blocks; needs torch 2.9; adamw for the rest)
+muon_lr = 0.02               # learning rate of muon
 beta1 = 0.8                  # AdamW
 beta2 = 0.95                 # AdamW
 weight_decay = 0.0           # AdamW, on matrices
@@ -102,6 +107,8 @@ eval_tokens = 10485760       # validation tokens, at most
 log_interval = 100           # iterations between printed lines
 save_interval = 1000         # iterations between checkpoints
 
+# --------------------------------------------------------------------------------------------------
+# constants
 DEFAULTS = {name: value for name, value in list(globals().items())
             if not name.startswith("_") and isinstance(value, (bool, int, float, str))}
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -112,13 +119,13 @@ CHOICES = {"mode": "baseline warmup transfer compare", "dtype": "float32 bfloat1
            "compile": "auto True False", "attention": "sdpa flex", "parts": "both mlp attn",
            "mlp_act": "gelu relu relu2 spline", "attn_act": "auto none linear spline",
            "share_layers": "all middle none", "stagger": "delayed common none",
-           "spline_data": "train held_out", "lr_schedule": "trapezoid constant cosine"}
+           "spline_data": "train held_out", "optimizer": "adamw muon", "lr_schedule": "trapezoid constant cosine"}
 FRACTIONS = ("beta1", "beta2", "lr_warmup_frac", "lr_decay_frac", "average_start_frac")
-MAY_BE_0 = (*FRACTIONS, "seed", "weight_decay", "grad_clip", "average_interval", "spline_init")
+MAY_BE_0 = (*FRACTIONS, "seed", "weight_decay", "grad_clip", "average_interval", "spline_init",
+            "attn_temperature_depth")
 
 # --------------------------------------------------------------------------------------------------
 # spline: the learnable activation
-# --------------------------------------------------------------------------------------------------
 def locate(x, n_knot, spline_range):
     """Segment of every element (int32, 0 to n_knot) and position in it (0 to 1), shape of x.
 
@@ -216,7 +223,6 @@ class Spline(nn.Module):
 
 # --------------------------------------------------------------------------------------------------
 # model: a GPT-2 style decoder after the NanoGPT speedrun of late 2024
-# --------------------------------------------------------------------------------------------------
 def make_config(cfg, meta):
     """The flags and what a model needs beside them: vocabulary, end mark, nonlinearities."""
     mlp_act, attn_act = get_acts(cfg)
@@ -245,12 +251,13 @@ def make_act(act, splines, row):
             "linear": lambda x: x, "none": None}[act]
 
 class Attention(nn.Module):
-    def __init__(self, config, act):
+    def __init__(self, config, layer, act):
         super().__init__()
+        self.temperature = config.attn_temperature + config.attn_temperature_depth * layer
         self.n_head, self.flex, self.act = config.n_head, config.attention == "flex", act
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
-        self.v_mix = nn.Parameter(torch.tensor(0.5))
+        self.v_mix = nn.Parameter(torch.tensor(0.5)) if config.residual else None
         if act is not None:
             self.act_scale = nn.Parameter(torch.tensor(1.0))
             self.act_shift = nn.Parameter(torch.tensor(0.0))
@@ -262,10 +269,11 @@ class Attention(nn.Module):
             x = x + self.act(self.act_scale * x + self.act_shift)
         qkv = self.c_attn(x).view(B, T, 3 * self.n_head, C // self.n_head).transpose(1, 2)
         q, k, v = qkv.chunk(3, dim=1)                                               # (B, H, T, D)
-        q = rotate(F.rms_norm(q, q.shape[-1:]), cos, sin)
+        q = rotate(F.rms_norm(q, q.shape[-1:]), cos, sin) * self.temperature
         k = rotate(F.rms_norm(k, k.shape[-1:]), cos, sin)
         v_first = v if v_first is None else v_first
-        v = torch.lerp(v, v_first, self.v_mix.to(v.dtype))
+        if self.v_mix is not None:
+            v = torch.lerp(v, v_first, self.v_mix.to(v.dtype))
         if self.flex:
             from torch.nn.attention.flex_attention import flex_attention
             y = flex_attention(q, k, v, block_mask=mask)
@@ -293,14 +301,19 @@ class Block(nn.Module):
         super().__init__()
         row = get_row(layer, config)
         self.norm_attn = nn.RMSNorm(config.n_embd, eps=1e-5)
-        self.attn = Attention(config, make_act(config.attn_act, splines.get("attn"), row))
+        self.attn = Attention(config, layer, make_act(config.attn_act, splines.get("attn"), row))
         self.norm_mlp = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.mlp = MLP(config, make_act(config.mlp_act, splines.get("mlp"), row))
-        self.x_mix = nn.Parameter(torch.tensor(1.0))
-        self.x0_mix = nn.Parameter(torch.tensor(0.0))
+        self.residual = config.residual
+        if self.residual:
+            self.x_mix = nn.Parameter(torch.tensor(1.0))
+            self.x0_mix = nn.Parameter(torch.tensor(0.0))
 
     def forward(self, x, x0, v_first, mask, cos, sin):
         """x (B, T, C) -> the same shape; x0 is the normed embedding."""
+        if not self.residual:
+            x, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
+            return self.mlp(self.norm_mlp(x)), v_first
         x = self.x_mix * x + self.x0_mix * x0
         y, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
         x = x + y
@@ -319,20 +332,25 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.norm_embd = nn.LayerNorm(config.n_embd, bias=False)
         self.blocks = nn.ModuleList(Block(config, i, splines) for i in range(config.n_layer))
-        self.skip_mix = nn.Parameter(torch.ones(config.n_layer // 2))
-        self.x0_out = nn.Parameter(torch.tensor(-1.0 - config.n_layer // 2))
+        if config.residual:
+            self.skip_mix = nn.Parameter(torch.ones(config.n_layer // 2))
+            self.x0_out = nn.Parameter(torch.tensor(-1.0 - config.n_layer // 2))
+        else:
+            self.norm_head = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02, generator=generator)
         if config.tie_embeddings:
             self.head.weight = self.wte.weight
-        if config.freeze_all_but_embeddings:    # a zero projection would silence a block for ever
-            nn.init.zeros_(self.x0_out)
-            return
         for block in self.blocks:
-            nn.init.zeros_(block.attn.c_proj.weight)
-            nn.init.zeros_(block.mlp.c_proj.weight)
+            if not config.residual:
+                start_orthogonal(block, generator)
+            elif not config.freeze_all_but_embeddings:  # frozen, it would be silent for ever
+                nn.init.zeros_(block.attn.c_proj.weight)
+                nn.init.zeros_(block.mlp.c_proj.weight)
+        if config.residual and config.freeze_all_but_embeddings:
+            nn.init.zeros_(self.x0_out)
 
     def forward(self, idx):
         """idx (B, T) int64 -> (B, T, C)."""
@@ -344,12 +362,19 @@ class GPT(nn.Module):
         v_first, skips = None, []
         for i, block in enumerate(self.blocks):
             mirror = len(self.blocks) - 1 - i
-            if i > mirror:      # U-Net: the second half takes up what the first half left
+            if self.config.residual and i > mirror:     # U-Net: the second half takes up what the first half left
                 x = x + self.skip_mix[mirror] * skips.pop()
             x, v_first = block(x, x0, v_first, mask, cos, sin)
             if i < mirror:
                 skips.append(x)
-        return x + self.x0_out * x0
+        return x + self.x0_out * x0 if self.config.residual else self.norm_head(x)
+
+def start_orthogonal(block, generator):
+    """Start of a residual-free block: orthogonal matrices, W_K = W_Q: a token first sees itself. [3]"""
+    q, k, v = block.attn.c_attn.weight.data.chunk(3)
+    for weight in (q, v, block.attn.c_proj.weight, block.mlp.c_fc.weight, block.mlp.c_proj.weight):
+        nn.init.orthogonal_(weight, generator=generator)
+    k.copy_(q)
 
 def make_mask(idx, config):
     """Who attends to whom: (B or 1, 1, T, T) bool, or None for plain causal attention.
@@ -386,7 +411,6 @@ def compute_loss(model, x, y):
 
 # --------------------------------------------------------------------------------------------------
 # warm-up: what is learned, when a model starts, how gradients combine
-# --------------------------------------------------------------------------------------------------
 def get_acts(cfg):
     """(mlp_act, attn_act) of the model; in warmup and transfer `parts` says what is a spline."""
     parts = cfg.parts if cfg.mode in ("warmup", "transfer") else "none"
@@ -399,6 +423,10 @@ def get_start(m, cfg):
     """Iteration at which model m starts. [1]"""
     staggered = cfg.mode == "warmup" and cfg.stagger != "none"
     return round(m * cfg.max_iters / cfg.n_models) if staggered else 0
+
+def get_started(it, cfg):
+    """Number of models that train at iteration `it`."""
+    return sum(get_start(m, cfg) <= it for m in range(cfg.n_models if cfg.mode == "warmup" else 1))
 
 def add_spline_gradients(totals, values, loss):
     """Moves the gradients that one model left at the shared values into the totals.
@@ -429,7 +457,6 @@ def sum_over_ranks(tensors):
 
 # --------------------------------------------------------------------------------------------------
 # data: training batches, fixed validation windows
-# --------------------------------------------------------------------------------------------------
 def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
@@ -511,7 +538,6 @@ def get_val_cuts(data, cfg):
 
 # --------------------------------------------------------------------------------------------------
 # optimization
-# --------------------------------------------------------------------------------------------------
 def get_lr_factor(it, cfg):
     """Learning rate of update `it` (0 is the first) as a fraction of its peak; always above 0."""
     ramp = round(cfg.lr_warmup_frac * cfg.max_iters)
@@ -522,24 +548,39 @@ def get_lr_factor(it, cfg):
     decay = cfg.lr_decay_frac * cfg.max_iters if cfg.lr_schedule == "trapezoid" else 0
     return min(1.0, (cfg.max_iters - it) / decay) if decay else 1.0
 
-def make_optimizer(model, cfg):
-    """AdamW over all that trains except the splines, which have an optimizer of their own."""
+def make_optimizers(model, cfg):
+    """Optimizers for all that trains except the splines, which have one of their own.
+
+    AdamW; with optimizer = "muon" that one for the matrices of the blocks. [3]
+    """
     embeddings = {id(model.wte.weight), id(model.head.weight)}
     splines = {id(module.values) for module in model.modules() if isinstance(module, Spline)}
     weights = [weight for weight in model.parameters() if id(weight) not in splines]
     for weight in weights:
         weight.requires_grad_(not cfg.freeze_all_but_embeddings or id(weight) in embeddings)
     weights = [weight for weight in weights if weight.requires_grad]
-    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": cfg.weight_decay},
-              {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=cfg.learning_rate,
-                             betas=(cfg.beta1, cfg.beta2), fused=cfg.device != "mps")
+    muon = [weight for weight in weights if cfg.optimizer == "muon" and weight.dim() == 2
+            and id(weight) not in embeddings]
+    rest = [weight for weight in weights if not any(weight is other for other in muon)]
+    groups = [{"params": [w for w in rest if w.dim() >= 2], "weight_decay": cfg.weight_decay},
+              {"params": [w for w in rest if w.dim() < 2], "weight_decay": 0.0}]
+    optimizers = [torch.optim.AdamW([group for group in groups if group["params"]],
+                  cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=cfg.device != "mps")]
+    if muon:
+        optimizers += [torch.optim.Muon(muon, cfg.muon_lr, weight_decay=cfg.weight_decay)]
+    for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
+        group["initial_lr"] = group["lr"]
+    return optimizers
 
 def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
-    """Batch, backward and AdamW update of one model; gives its loss, leaves gradients of values."""
-    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
-    for group in run.optimizer.param_groups:
-        group["lr"] = cfg.learning_rate * get_lr_factor(position, cfg)
+    """Batch, backward and update of one model; gives its loss, leaves the gradients of values.
+
+    With n_rank processes on one model each takes its part of the batch.
+    """
+    groups = [group for optimizer in run.optimizers for group in optimizer.param_groups]
+    weights = [weight for group in groups for weight in group["params"]]
+    for group in groups:
+        group["lr"] = group["initial_lr"] * get_lr_factor(position, cfg)
     count = cfg.batch_size // n_rank
     first = it * cfg.batch_size + rank * count
     apart = values and cfg.spline_data == "held_out"
@@ -551,16 +592,16 @@ def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
     loss.backward(inputs=weights if apart else [*weights, *values])
     loss = loss.detach()
     if n_rank > 1:
-        sum_over_ranks([loss, *(weight.grad for weight in weights)])
+        sum_over_ranks([loss, *(weight.grad for weight in [*weights, *values])])
     if cfg.grad_clip:
         nn.utils.clip_grad_norm_(weights, cfg.grad_clip)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
+    for optimizer in run.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     return loss
 
 # --------------------------------------------------------------------------------------------------
 # evaluation
-# --------------------------------------------------------------------------------------------------
 @torch.no_grad()
 def score_tokens(model, data, cfg):
     """Nats (n,) float32 and hits (n,) bool of validation tokens 1 to n, given those before."""
@@ -635,30 +676,30 @@ def get_coverage(visits, source):
 
 # --------------------------------------------------------------------------------------------------
 # files
-# --------------------------------------------------------------------------------------------------
-def save_json(path, content):
-    """Writes beside the place and renames, so that nobody ever sees half a file."""
+def save_json(path, *rows):
+    """A line of JSON for each row; writes beside and renames, so nobody ever sees half a file."""
     with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(content, file)
+        file.writelines(json.dumps(row) + "\n" for row in rows)
     os.replace(path + ".part", path)
 
 def load_json(path):
     with open(path, encoding="utf-8") as file:
         return json.load(file)
 
-def append_row(path, row):
-    """Adds a line to log.jsonl; lines from its iteration on are left from an earlier try."""
-    lines = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            lines = [line for line in file if json.loads(line)["iter"] < row["iter"]]
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines([*lines, json.dumps(row) + "\n"])
-
-def save_checkpoint(path, state):
-    """Keeps the last good file, with a warning, when the disk is full."""
+def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
+    """Everything to go on from; keeps the last good file, with a warning, when the disk is full."""
+    mine = {run.m: (run.model.state_dict(), [x.state_dict() for x in run.optimizers])
+            for run in running}
+    parts = [mine]
+    if dist.is_initialized() and n_models > 1:
+        parts = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object(mine, parts)
+    if dist.is_initialized() and dist.get_rank() > 0:
+        return
+    every = {m: saved for part in parts for m, saved in part.items()}
     try:
-        torch.save(state, path + ".part")
+        torch.save(state | {"models": every, "spline_optimizer": spline_optimizer.state_dict(),
+                            "average": average and average.state_dict()}, path + ".part")
         os.replace(path + ".part", path)
     except (OSError, RuntimeError) as error:
         print(f"warning: {path} was not saved, an older one stays: {error}", file=sys.stderr)
@@ -724,7 +765,6 @@ def place_splines(splines, source, cfg):
 
 # --------------------------------------------------------------------------------------------------
 # main
-# --------------------------------------------------------------------------------------------------
 def autocast(cfg):
     return torch.autocast(cfg.device.split(":")[0], torch.bfloat16, cfg.dtype == "bfloat16")
 
@@ -754,6 +794,10 @@ def check_flags(cfg):
             (cfg.mode == "warmup" and cfg.average_checkpoints, "average_checkpoints",
              "False in mode warmup, whose models would need an average each"),
             (not there.get(cfg.device.split(":")[0]), "device", "cpu: it is not available here"),
+            (cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
+             f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}"),
+            (cfg.mode != "warmup" and cfg.batch_size % N_RANK, "batch_size",
+             f"a multiple of the {N_RANK} processes"),
             (cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")):
         if wrong:
             raise SystemExit(f"{name}={getattr(cfg, name) or '(empty)'} should be {right}")
@@ -827,7 +871,7 @@ def make_model(m, config, splines, cfg):
     if cfg.compile == "True" or cfg.compile == "auto" and cfg.device.startswith("cuda"):
         for block in model.blocks:      # in place, so names stay; all models share the graphs
             block.compile()
-    return SimpleNamespace(m=m, model=model, optimizer=make_optimizer(model, cfg), stream=stream)
+    return SimpleNamespace(m=m, model=model, optimizers=make_optimizers(model, cfg), stream=stream)
 
 def report(row, cfg):
     """One line: losses, pace, time spent and left."""
@@ -846,15 +890,15 @@ def report(row, cfg):
                 print(f"warning: {kinds[kind]:.1%} of the {kind} activations lie {share} "
                       + ("the knots" if share == "outside" else "by the source"), flush=True)
 
-def check_finite(state, running, path):
+def check_finite(it, losses, running, path):
     """Ends the run, marked as failed, if a loss since the last report was not finite."""
-    bad = [run for run in running if not state["loss_sum"][run.m].isfinite()]
+    bad = (~losses[0].isfinite()).nonzero().flatten().tolist()
     if bad:
-        names = [name for name, weight in bad[0].model.named_parameters()
-                 if not weight.isfinite().all()]
-        reason = (f"the loss of model {bad[0].m} stopped being finite before iteration {state['it']};"
-                  f" first such tensor: {(names or ['none'])[0]}; a lower learning_rate may help")
-        save_json(path, {"status": "failed", "reason": reason, "iter": state["it"]})
+        names = [name for run in running if run.m == bad[0] for name, weight in
+                 run.model.named_parameters() if not weight.isfinite().all()]
+        reason = (f"the loss of model {bad[0]} stopped being finite before iteration {it}; first such "
+                  f"tensor: {(names or ['none'])[0]}; a lower learning_rate may help")
+        save_json(path, {"status": "failed", "reason": reason, "iter": it})
         raise SystemExit(reason)
 
 def catch_signals():
@@ -869,7 +913,10 @@ def catch_signals():
     return caught
 
 def train(cfg, parent="out"):
-    """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result."""
+    """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result.
+
+    With several processes the models of a warm-up are dealt out; any other mode splits the batch.
+    """
     check_flags(cfg)
     data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
     source = load_splines(cfg.splines) if cfg.splines else None
@@ -878,97 +925,114 @@ def train(cfg, parent="out"):
     splines = make_splines(config)
     if source:
         place_splines(splines, source, cfg)
-    result = open_run(cfg, describe_run(cfg, data, source))
-    if result:
-        print(f"{cfg.out_dir}: {result['status']} already")
-        return result
+    result = [open_run(cfg, describe_run(cfg, data, source)) if RANK == 0 else None]
+    if N_RANK > 1:
+        dist.broadcast_object_list(result)
+    if result[0]:
+        print(f"{cfg.out_dir}: {result[0]['status']} already")
+        return result[0]
     path = {name.split(".")[0]: os.path.join(cfg.out_dir, name) for name in
             ("ckpt.pt", "log.jsonl", "result.json", "splines.json")}
-    n_models, N = cfg.n_models if cfg.mode == "warmup" else 1, cfg.max_iters
+    n_models, N, dealt = (cfg.n_models, cfg.max_iters, N_RANK) if cfg.mode == "warmup" else \
+        (1, cfg.max_iters, 1)
+    split = {} if cfg.mode == "warmup" else {"rank": RANK, "n_rank": N_RANK}
     values = [spline.to(cfg.device).values for spline in sum(splines.values(), [])]
     values = [value for value in values if value.requires_grad]     # empty in mode transfer
     totals = [torch.zeros_like(value) for value in values]
     spline_optimizer = torch.optim.Adam(values or [torch.zeros(1)], betas=(0.99, 0.999))
-    running = [make_model(0, config, splines, cfg)]
-    model = running[0].model
-    average = AveragedModel(model) if cfg.average_checkpoints else None
-    state = {"it": 0, "time_s": 0.0, "best": None, "visits": {}, "n_loss": [0] * n_models,
-             "loss_sum": torch.zeros(n_models, device=cfg.device)}
+    running = []
+    def start_models(n_started):
+        for m in range(running[-1].m + dealt if running else RANK % dealt, n_started, dealt):
+            running.append(make_model(m, config, splines, cfg))
+    start_models(dealt)                 # each process has one, started or not
+    average = AveragedModel(running[0].model) if cfg.average_checkpoints else None
+    state = {"it": 0, "time_s": 0.0, "rows": [], "visits": {},
+             "losses": torch.zeros(2, n_models, device=cfg.device)}     # sums and counts
     if cfg.resume and os.path.exists(path["ckpt"]):
         saved = load_checkpoint(path["ckpt"], cfg.device)
         state |= {name: saved[name] for name in state}
-        running += [make_model(m, config, splines, cfg) for m in range(1, len(saved["models"]))]
-        for run, weights, moments in zip(running, saved["models"], saved["optimizers"]):
+        start_models(len(saved["models"]))
+        for run in running:
+            weights, moments = saved["models"][run.m]
             run.model.load_state_dict(weights)
-            run.optimizer.load_state_dict(moments)
+            for optimizer, moment in zip(run.optimizers, moments):
+                optimizer.load_state_dict(moment)
         spline_optimizer.load_state_dict(saved["spline_optimizer"])
         if average:
             average.load_state_dict(saved["average"])
     model_iters = sum(N - get_start(m, cfg) for m in range(n_models))
-    weights = [weight for weight in model.parameters() if not any(weight is v for v in values)]
+    weights = [w for w in running[0].model.parameters() if not any(w is value for value in values)]
     n_param, n_trainable = (sum(w.numel() for w in some) for some in
                             (weights, [w for w in weights if w.requires_grad]))
-    print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters, "
-          f"{n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration"
-          + (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
+    if RANK == 0:
+        print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters, "
+              f"{n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration" +
+              (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
     caught, began, first = catch_signals(), time.time() - state["time_s"], state["it"]
     while True:
         it, last = state["it"], state["it"] == N
         state["time_s"] = time.time() - began
         row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, N - 1), cfg),
                "tokens": it * cfg.batch_size * cfg.block_size, "time_s": state["time_s"]}
-        due = {name: it % getattr(cfg, f"{name}_interval") == 0 or last
-               for name in ("log", "eval", "save")}
-        if caught or any(due.values()):
-            check_finite(state, running, path["result"])
-        if (due["save"] or caught) and it > first:
-            save_checkpoint(path["ckpt"], state | {
-                "models": [run.model.state_dict() for run in running], "flags": vars(cfg),
-                "optimizers": [run.optimizer.state_dict() for run in running],
-                "spline_optimizer": spline_optimizer.state_dict(),
-                "average": average and average.state_dict()})
-        if caught:
-            raise SystemExit(128 + caught[0])
-        if due["eval"] or due["log"]:
-            means = [state["loss_sum"][run.m].item() / max(1, state["n_loss"][run.m])
-                     for run in running]
+        log, evaluation, save = (it % interval == 0 or last for interval in
+                                 (cfg.log_interval, cfg.eval_interval, cfg.save_interval))
+        stop = caught[0] if caught else 0
+        if N_RANK > 1:                  # processes stop together, when they report
+            flag = torch.tensor([stop if log else 0], device=cfg.device)
+            dist.all_reduce(flag, dist.ReduceOp.MAX) if log else None
+            stop = int(flag)
+        if log or evaluation or save or stop:
+            losses = state["losses"].clone()
+            if cfg.mode == "warmup":
+                sum_over_ranks([losses])
+            check_finite(it, losses, running, path["result"])
+        if (save or stop) and it > first:
+            save_checkpoint(path["ckpt"], state, running, spline_optimizer, average, n_models)
+        if stop:
+            raise SystemExit(128 + stop)
+        if log or evaluation:
+            means = (losses[0] / losses[1].clamp(1))[:get_started(it, cfg)].tolist()
             row |= {"train_loss": means[0], "spread": float(np.std(means))}
-            state |= {"n_loss": [0] * n_models, "loss_sum": torch.zeros_like(state["loss_sum"])}
-        if due["eval"]:
-            row |= evaluate(model, data, cfg)
-            counts = count_visits(model, splines, data, cfg) if splines else {}
+            state["losses"] = torch.zeros_like(losses)
+        if evaluation and RANK == 0:
+            row |= evaluate(running[0].model, data, cfg)
+            counts = count_visits(running[0].model, splines, data, cfg) if splines else {}
             state["visits"] = {kind: n + state["visits"].get(kind, 0) for kind, n in counts.items()}
             row |= get_coverage(state["visits"], source and source.get("visits"))
             if average and average.n_averaged:
                 row["averaged"] = evaluate(average.module, data, cfg)
-            append_row(path["log"], row)
-            state["best"] = min(state["best"] or row, row, key=lambda r: r["val_loss"])
-        if due["eval"] or due["log"]:
+            state["rows"].append(row)
+            save_json(path["log"], *state["rows"])
+        if (log or evaluation) and RANK == 0:
             report(row, cfg)
         if last:
             break
-        n_started = sum(get_start(m, cfg) <= it for m in range(n_models))
-        running += [make_model(m, config, splines, cfg) for m in range(len(running), n_started)]
-        for run in running:
+        start_models(get_started(it, cfg))
+        for run in [run for run in running if run.m < get_started(it, cfg)]:
             position = it - get_start(run.m, cfg) if cfg.stagger == "delayed" else it
-            loss = update_model(run, values, it, position, data, cfg)
-            state["loss_sum"][run.m] += loss
-            state["n_loss"][run.m] += 1
+            loss = update_model(run, values, it, position, data, cfg, **split)
+            state["losses"][:, run.m] += torch.stack([loss, torch.ones_like(loss)])
             add_spline_gradients(totals, values, loss)
         if values:
-            step_splines(spline_optimizer, totals, values, len(running),
+            if cfg.mode == "warmup":
+                sum_over_ranks(totals)
+            step_splines(spline_optimizer, totals, values, get_started(it, cfg),
                          cfg.spline_lr * get_lr_factor(it, cfg))
         state["it"] = it + 1
         since, interval = it + 1 - cfg.average_start_frac * N, cfg.average_interval or max(1, N // 50)
         if average and since >= 0 and (it + 1) % interval == 0:
-            average.update_parameters(model)
-    if values:
-        save_json(path["splines"],
-                  describe_splines(splines, state["visits"], cfg, data, model_iters))
-    result = {"status": "finished", "last": row, "best": state["best"], "time_s": state["time_s"],
-              "iters": N, "model_iters": model_iters, "tokens": row["tokens"], "n_param": n_param,
+            average.update_parameters(running[0].model)
+    result = {"status": "finished", "last": row, "time_s": state["time_s"], "iters": N,
+              "model_iters": model_iters, "tokens": row["tokens"], "n_param": n_param,
               "n_trainable": n_trainable, "tokens_per_param": row["tokens"] / n_param}
-    save_json(path["result"], result)
+    if RANK == 0:
+        if values:
+            save_json(path["splines"],
+                      describe_splines(splines, state["visits"], cfg, data, model_iters))
+        best = min(state["rows"], key=lambda row: row["val_loss"])
+        save_json(path["result"], result | {"best": best})
+    if N_RANK > 1:
+        dist.barrier()
     return result
 
 def compare(cfg):
@@ -1005,9 +1069,14 @@ def print_comparison(table, rates):
     print(f"{'own splines' if gain > 0 else 'the baseline'} won by {abs(gain):.3f} nats per token, "
           "each at its best rate, one seed")
 
+RANK, N_RANK = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))   # torchrun
 if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv):
         print(configurator.read_section(__file__, "flags"))
     else:
         cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
+        if N_RANK > 1:
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            if torch.cuda.is_available():
+                cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
         compare(cfg) if cfg.mode == "compare" else train(cfg)
