@@ -323,7 +323,7 @@ WIKI_RULES = [(re.compile(pattern), text) for pattern, text in (
     (rb"(?i)\[\[image:[^\[\]]*\|", b""), (rb"(?i)\[\[category:([^|\]]*)[^]]*\]\]", rb"[[\1]]"),
     (rb"\[\[[a-z-]*:[^\]]*\]\]", b""), (rb"\[\[[^|\]]*\|", b"[["), (rb"\{\{[^}]*\}\}", b""),
     (rb"\{[^}]*\}", b""), (rb"[\[\]]", b""), (rb"&[^;]*;", b" "),
-    *((b"%d" % i, b" %s " % word) for i, word in enumerate(DIGITS)), (rb"[^A-Za-z]+", b" "))]
+    (rb"\d", lambda digit: b" %s " % DIGITS[int(digit[0])]), (rb"[^A-Za-z]+", b" "))]
 
 def clean_wiki(file):
     """A Wikipedia dump as words of a-z: the filter of text8, record by record up to each ">"."""
