@@ -6,56 +6,67 @@ Reads the folders that train.py leaves and prints what they show, as plain text.
     python analyze.py curves                iterations and tokens to the baseline's final loss
     python analyze.py splines [FILE ...]    the learned functions, their numbers and distances
     python analyze.py controls FILE ...     control splines beside a learned splines.json
+    python analyze.py basins RUN ...        loss at random distances from the trained weights
+    python analyze.py quantize RUN ...      loss with 8, 6 and 4 bits, kurtosis of the layers
+    python analyze.py speed                 operator, training step, warm-up, beside GELU
     python analyze.py plan --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3
                                             the train.py commands still missing, one a line
 
-`plan` hands other flags and config files on to train.py (--warmup_NAME=value to warm-ups alone)
-and takes DATASET:CONTROL as a source; run what it prints, then plan again for what came due.
+The last four take flags of train.py too: basins and quantize in place of the run's (--eval_tokens,
+--device), plan to hand them on, also config files and --warmup_NAME=value for warm-ups alone. Its
+sources may be DATASET:CONTROL; run what it prints, then plan again for what came due.
 """
+import copy
 import itertools
 import json
 import math
 import os
+import re
 import shlex
 import sys
+import tempfile
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
 
 import configurator
-from train import BOOKKEEPING, DEFAULTS, get_acts, load_json, load_splines, name_run, save_json
+from train import (BOOKKEEPING, DEFAULTS, GPT, Spline, add_spline_gradients, check_flags, evaluate,
+                   get_acts, load_checkpoint, load_json, load_splines, make_config, make_model,
+                   make_optimizers, make_splines, name_run, read_dataset, save_json, step_splines,
+                   update_model)
 
 # --------------------------------------------------------------------------------------------------
 # flags
-# --------------------------------------------------------------------------------------------------
 out_dir = "out"         # folder that holds the runs' folders
-metric = ""             # matrix, curves: names in result.json's "last", "outside.mlp" looks inside;
-                        # of several (comma between) the first chooses rates and is tested;
-                        # "" = answer_loss for question-answer data, val_loss for the rest
+metric = ""             # matrix, curves: name in result.json's "last" ("outside.mlp" looks inside),
+                        # several with commas, the first counts; "": answer_loss or else val_loss
 by = "rows"             # matrix: rows | types
 baseline = "gelu"       # matrix, curves: the row that the others are held against
-png = ""                # splines: picture to write, "" = none
+weights = "last"        # basins, quantize: last | average (of runs that have it)
+png = ""                # splines, quantize: picture to write; "": none
 sources = ""            # plan: data sets to learn splines on, comma between
-targets = ""            # plan: data sets to train on; matrix, curves: only these, "" = all
+targets = ""            # plan: data sets to train on; matrix, curves: only these; "": all
 seeds = "0"             # plan: comma between
 rates = "6e-4"          # plan: learning rates of baselines and transfers, comma between
-warmup_rate = ""        # plan: learning rate of the warm-ups, "" = the first of rates
+warmup_rate = ""        # plan: learning rate of the warm-ups; "": the first of rates
 
 # --------------------------------------------------------------------------------------------------
 # runs and cells
-# --------------------------------------------------------------------------------------------------
 NOT_SETTINGS = {*BOOKKEEPING, "mode", "dataset", "learning_rate", "splines"}
 SPLINE_FLAGS = {"mlp_act", "attn_act", "parts", "n_knot", "spline_range", "spline_init", "n_models",
                 "share_layers", "stagger", "spline_lr", "spline_data"}  # idle in plain baselines
 HIGHER_IS_BETTER = ("accuracy", "exact_match")
 
 def place_run(flags, source, data):
-    """(settings, row, column): runs share a cell only where all three are equal.
+    """(settings as JSON, row, column): runs share a cell only where all three are equal.
 
-    Settings is JSON. A row is (order, name, marks); the marks name all that was different in the
-    warm-up that made the splines, or what is unusual about splines learned with the model itself.
+    A row is (order, name, marks); marks name what was unusual where its splines were learned.
     """
     mlp, attn = get_acts(SimpleNamespace(**flags))
     settings = {k: v for k, v in flags.items() if k not in NOT_SETTINGS | SPLINE_FLAGS | {"seed"}}
@@ -83,18 +94,10 @@ def read_runs(out_dir):
                 run |= load_json(path)
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
-            path = folder / "flags.json"
             runs.append(run | {"place": place_run(run["flags"], run["source"], run["data"])})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"{path} is damaged, its run is left out ({error!r})", file=sys.stderr)
     return runs
-
-def name_differences(settings):
-    """For each JSON dict, "name=value ..." of the names in which the dicts differ."""
-    dicts = [json.loads(one) for one in settings]
-    names = [name for name in sorted(set().union(*dicts))
-             if any(one.get(name) != dicts[0].get(name) for one in dicts)]
-    return [" ".join(f"{name}={one.get(name)}" for name in names) for one in dicts]
 
 def read_cells(flags):
     """[(title, cells)] per setting, cells: {(row, column): {(rate, seed): run}}."""
@@ -108,7 +111,10 @@ def read_cells(flags):
                 print(f"{run['dir']} repeats {twin['dir']} and is left out", file=sys.stderr)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
-    return list(zip(name_differences(groups), groups.values()))
+    all_settings = [json.loads(settings).items() for settings in groups]
+    titles = [" ".join(f"{k}={v}" for k, v in settings if not all((k, v) in other for other in
+                       all_settings)) for settings in all_settings]     # what differs
+    return list(zip(titles, groups.values()))
 
 def list_axes(cells, baseline):
     """(rows, the baseline of that name first; columns)."""
@@ -129,22 +135,20 @@ def get_metric(run, metric):
 def show_mean(values):
     """Mean +- standard error; "-" where a value is missing."""
     values = np.array(values, float)
-    if np.isnan(values).any():
-        return "-"
     form, n = ",.0f" if abs(values).max() >= 1000 else ".3f", len(values)
     error = f"+-{np.std(values, ddof=1) / n ** 0.5:{form}}" if n > 1 else ""
-    return f"{np.mean(values):{form}}{error}"
+    return "-" if np.isnan(values).any() else f"{np.mean(values):{form}}{error}"
 
 def judge_cell(cell, metrics):
     """What a cell shows at its best learning rate: text, mean, rate, judge, {seed: value}.
 
     The rate is chosen on the lowest seed that tried most rates, the judge, and reported on the
-    others; on the judge ("same") only where there are no others. A single rate is no choice: then
-    every seed counts. A failed run is worse than any number and never left out of a report.
+    others, if there are any. A single rate is no choice: every seed counts. A failed run is worse
+    than any number and never left out.
     """
     metric, *more = metrics.split(",")
-    done = {key: get_metric(run, metric) for key, run in sorted(cell.items())}
-    done = {key: value for key, value in done.items() if value is not None}
+    done = {key: value for key, run in sorted(cell.items())
+            if (value := get_metric(run, metric)) is not None}
     if not done:
         text = "unfinished" if "unfinished" in [run["status"] for run in cell.values()] else "-"
         return {"text": text, "mean": math.nan, "rate": None, "judge": None, "seeds": {}}
@@ -156,9 +160,10 @@ def judge_cell(cell, metrics):
     edge = f"/{len(score)}" + "<" * (rate == min(score)) + ">" * (rate == max(score))
     found = {seed: value for (r, seed), value in done.items() if r == rate}
     seeds = {seed: value for seed, value in found.items() if seed != judge} or found
-    values, n = list(seeds.values()), len(seeds)
-    text = f"failed {np.isnan(values).sum()}/{n}" if np.isnan(values).any() else show_mean(values)
-    text += f"\n{rate:g}{edge * (judge is not None)} {'same' if judge in seeds else f'n={n}'}"
+    values = list(seeds.values())
+    n_failed, n = np.isnan(values).sum(), "same" if judge in seeds else f"n={len(seeds)}"
+    text = f"failed {n_failed}/{len(seeds)}" if n_failed else show_mean(values)
+    text += f"\n{rate:g}{edge * (judge is not None)} {n}"
     for name in more:
         text += f"\n{name} {show_mean([get_metric(cell[rate, seed], name) for seed in seeds])}"
     unseen = max([share for seed in found for name in ("outside", "unvisited")
@@ -168,7 +173,6 @@ def judge_cell(cell, metrics):
 
 # --------------------------------------------------------------------------------------------------
 # matrix and curves
-# --------------------------------------------------------------------------------------------------
 def get_paired_p(differences):
     """Two-sided p of a paired t test, n-1 degrees of freedom, by summing the density of t.
 
@@ -182,8 +186,7 @@ def get_paired_p(differences):
 def mark_cells(judged, base, level=0.05):
     """(cells that differ from the baseline row's, number tested): paired t, corrected by Holm.
 
-    Pairs the seeds that both report, three at least. The least of m p-values must be below
-    level/m, the next below level/(m-1), and so on until one is not.
+    Pairs the seeds that both report, three at least.
     """
     p, marked = {}, set()
     for (row, column), cell in judged.items():
@@ -202,9 +205,8 @@ def show(number):
 
 def wrap(texts, width=16):
     """Lines of at most that width; a longer name breaks behind a slash and before _char, _byte."""
-    texts = [text if len(text) <= width else text.replace("/", "/ ").replace("_char", " _char")
-             .replace("_byte", " _byte") for text in texts]
-    return "\n".join(line for text in texts for line in textwrap.wrap(text, width))
+    return "\n".join(line for text in texts for line in textwrap.wrap(
+        re.sub("(?<=/)|(?=_char|_byte)", " ", text) if len(text) > width else text, width))
 
 def print_table(rows):
     """Aligned columns under a rule; a cell may have several lines."""
@@ -218,12 +220,12 @@ def print_table(rows):
 
 def matrix(flags, files):
     """Rows: baselines, sources, controls; columns: targets. At own best rates, then equal ones."""
-    name = flags.metric or "validation loss (of the answers alone where there are questions)"
     if flags.by not in ("rows", "types"):
         raise SystemExit(f"by={flags.by} should be rows or types")
     for title, cells in read_cells(flags):
         cells = split_types(cells, flags.metric) if flags.by == "types" else cells
-        print(f"\n{name}{title and ', '}{title}\neach row at its own best learning rate")
+        name = flags.metric or "validation loss (of the answers where there are questions)"
+        print(f"\n{name} {title}\neach row at its own best learning rate")
         if not cells:
             print("no question-answer data here")
             continue
@@ -234,54 +236,52 @@ def matrix(flags, files):
             print_matrix({(row, c): {key: run for key, run in cell.items()
                                      if key[0] == best[rows[0], c]["rate"]}
                           for (row, c), cell in cells.items()}, rows, columns, flags.metric)
-        judges = sorted({str(cell["judge"]) for cell in best.values()} - {"None"})
+        judges = {str(cell["judge"]) for cell in best.values()} - {"None"}
         print("+- standard error over n seeds; below: rate/best of how many, < > lowest, highest;\n"
               "unseen: share of inputs on knots the warm-up never visited; - no run; means over\n"
-              "columns mix units where tokenizers differ (except --metric=val_bits_per_byte)")
-        if judges:
-            print(f"rates chosen on seed {', '.join(judges)}, reported on others; same: no other")
+              "columns mix units where tokenizers differ (except --metric=val_bits_per_byte)" +
+              f"\nrates chosen on seed {', '.join(sorted(judges))}, reported on others; same: no "
+              "other" * bool(judges))
 
 def print_matrix(cells, rows, columns, metric):
     """Prints a matrix with its means and marks; gives back the judged cells."""
     judged = {(row, column): judge_cell(cells.get((row, column), {}), metric)
               for row in rows for column in columns}
     marked, n_test = mark_cells(judged, rows[0]) if rows[0][0] == 0 else (set(), 0)
-    learned = [row for row in rows if row[0] == 1]
     table = [["", *(wrap([c], 13) for c in columns), "mean"]]
     for row in rows:
         texts = [judged[row, c]["text"].replace("\n", "*\n" if (row, c) in marked else "\n", 1)
                  for c in columns]
-        mean = np.mean([judged[row, c]["mean"] for c in columns])
-        table.append([wrap(row[1:]), *texts, show(mean)])
-    own, rest, means = ([np.mean([judged[row, c]["mean"] for row in learned if
-                                  (row[1] == c.partition(" #")[0]) in kind] or [math.nan])
-                         for c in columns] for kind in ([True], [False], [True, False]))
-    gaps = [a - b for a, b in zip(own, rest)]
+        table.append([wrap(row[1:]), *texts, show(np.mean([judged[row, c]["mean"] for c in columns]))])
+    learned = [row for row in rows if row[0] == 1]
     if learned:
-        known = [gap for gap in gaps if gap == gap] or [math.nan]
-        table.append(["mean of sources", *map(show, means), show(np.mean(means))])
-        table.append(["own - others", *map(show, gaps), show(np.mean(known))])
+        own, rest, every = ([np.mean([judged[row, c]["mean"] for row in learned if
+                                      (row[1] == c.partition(" #")[0]) in kind] or [math.nan])
+                             for c in columns] for kind in ([True], [False], [True, False]))
+        gaps = np.subtract(own, rest)
+        table.append(["mean of sources", *map(show, every), show(np.mean(every))])
+        known = gaps[~np.isnan(gaps)]
+        table.append(["own - others", *map(show, gaps), show(known.mean() if len(known) else math.nan)])
     print_table(table if len(columns) < 8 else list(zip(*table)))
     if n_test:
         print(f"* differs from {rows[0][1]}: paired t over common seeds, 5 %, Holm over {n_test}")
     return judged
 
 def split_types(cells, metric):
-    """The cells with a column per type and two rows for each one of before.
+    """The cells with a column per type; each row becomes two, specialists and generalist.
 
     Specialists were trained on NAME/TYPE, each at its own best rate; the generalist on NAME, at
     the one rate that is best for its mean. "own" splines come from the same data set.
     """
     parts, tokens = {}, {}
     for (row, column), cell in cells.items():
-        dataset, special = column.partition(" #")[0], "/" in column
-        like = judge_cell(cell, metric)
-        last = {key: run["last"].get("by_type", {}) for key, run in cell.items()}
+        dataset, special, like = column.partition(" #")[0], "/" in column, judge_cell(cell, metric)
+        last = {key: run["last"].get("by_type", {}) for key, run in cell.items()
+                if key[0] == like["rate"] and key[1] in like["seeds"]}
         found = {dataset: cell} if special else {f"{dataset}/{kind}": {
-            key: run | {"last": last[key].get(kind, {})} for key, run in cell.items()
-            if key[0] == like["rate"] and key[1] in like["seeds"]}
+            key: cell[key] | {"last": types.get(kind, {})} for key, types in last.items()}
             for kind in set().union(*last.values())}
-        for name in dict.fromkeys([row[1], "own" if row[:2] == (1, dataset) else row[1]]):
+        for name in {row[1], "own" if row[:2] == (1, dataset) else row[1]}:
             marks = f"{row[2]} {'specialists' if special else 'generalist'}".strip()
             new = 2 * (row[0] > 0), name, marks
             tokens[new] = tokens.get(new, 0) + max(run.get("tokens", 0) for run in cell.values())
@@ -302,7 +302,7 @@ def curves(flags, files):
                          for seed in cell["seeds"] if math.isfinite(cell["mean"] + goal)]
                 table.append([wrap(row[1:]), cell["text"], *map(show, np.mean(
                     facts or [[math.nan] * 5], axis=0))])
-            print(f"\n{column}, to {show(goal)} where {rows[0][1]} ends{title and f' ({title})'}")
+            print(f"\n{column}, to {show(goal)} where {rows[0][1]} ends {title}")
             print_table(table)
     print("\n- some seed never does; + warm-up: with the iterations and tokens of all its models\n"
           "drop: loss at the last evaluation before the learning rate decays, minus the final one")
@@ -324,7 +324,6 @@ def time_run(run, metric, goal):
 
 # --------------------------------------------------------------------------------------------------
 # splines and their controls
-# --------------------------------------------------------------------------------------------------
 def list_functions(splines, part):
     """[(knots, values, visits)] of one part, one per row; equal visits where none are recorded."""
     x = np.linspace(-splines["spline_range"], splines["spline_range"], splines["n_knot"])
@@ -345,9 +344,7 @@ def controls(flags, files):
     -gelu: GELU itself. -scaled: GELU with the learned RMS. -line: attention's least-squares line.
     -scaled_line: both. -shuffled: the visited values in another order.
     """
-    if not files:
-        raise SystemExit("controls needs a file: python analyze.py controls RUN/splines.json")
-    for path in files:
+    for path in files or [""]:
         learned = load_splines(path)
         if learned.get("control") or not learned.get("visits"):
             raise SystemExit(f"{path}: controls are made from a splines.json with visits")
@@ -369,8 +366,8 @@ def controls(flags, files):
             parts = {p: np.array(rows).tolist() for p, rows in zip(("mlp", "attn"), new) if rows}
             target = f"{os.path.splitext(path)[0]}-{name}.json"
             save_json(target, rest | parts | {"control": name})
-            hint = f"--parts={[*parts][0]}" + " --attn_act=none" * (name == "gelu")
-            print(target + f"   (use with {hint})" * (len(parts) == 1))
+            hint = f"   (use with --parts={[*parts][0]}" + " --attn_act=none" * (name == "gelu") + ")"
+            print(target + hint * (len(parts) == 1))
 
 def splines(flags, files):
     """The learned functions as text, their numbers and distances, and a picture if asked."""
@@ -384,52 +381,257 @@ def splines(flags, files):
     for part in [part for part in ("mlp", "attn") if any(one.get(part) for one in loaded)]:
         drawn[part] = [(f"[{i + 1}] {one.get('dataset')}", *function)
                        for i, one in enumerate(loaded) for function in list_functions(one, part)]
-        others = [f"- {name.split()[0]}" for name, *_ in drawn[part]]
-        table = [[part, "visited", "slope", "RMS", "/GELU's", *others]]
+        table = [[part, "visited", "slope", "RMS", "/GELU's",
+                  *(f"- {name.split()[0]}" for name, *_ in drawn[part])]]
         for name, x, y, w in drawn[part]:
             print(f"\n{part} {name}: # visited in the warm-up, . never")
             draw_text(x, y, w)
             span = f"{np.sum(w > 0)}/{len(x)} in {x[w > 0][0]:.1f}..{x[w > 0][-1]:.1f}"
-            slope, rms, gelu = np.polyfit(x, y, 1, w=w ** 0.5)[0], get_rms(y, w), get_gelu(x)
+            slope, rms = np.polyfit(x, y, 1, w=w ** 0.5)[0], get_rms(y, w)
             distances = [np.hypot(get_rms(y - np.interp(x, z, u), w),
                                   get_rms(u - np.interp(z, x, y), v)) / 2 ** 0.5
                          for _, z, u, v in drawn[part]]
-            table.append([name, span, *map(show, (slope, rms, rms / get_rms(gelu, w), *distances))])
+            table.append([name, span, *map(show, (slope, rms, rms / get_rms(get_gelu(x), w),
+                                                  *distances))])
         print()
         print_table(table)
     print("- [i]: RMS distance, half over the activations of each")
-    if flags.png:
-        draw_png(flags.png, drawn)
+    draw_png(flags.png, drawn)
 
 def draw_text(x, y, visits, n_line=11, width=64):
     at = np.linspace(x[0], x[-1], width)
     sign = np.where(np.interp(at, x, visits > 0) >= 0.5, "#", ".")
-    high, span = y.max(), max(y.max() - y.min(), 1e-9)
-    level = np.rint((high - np.interp(at, x, y)) / span * (n_line - 1))
+    levels = np.linspace(y.max(), min(y.min(), y.max() - 1e-9), n_line)
+    nearest = abs(levels[:, None] - np.interp(at, x, y)).argmin(0)
     for i in range(n_line):
-        label = f"{high - span * i / (n_line - 1):9.3f} |" if i % 5 == 0 else " " * 10 + "|"
-        print(label + "".join(np.where(level == i, sign, " ")).rstrip())
+        label = f"{levels[i]:9.3f} |" if i % 5 == 0 else " " * 10 + "|"
+        print(label + "".join(np.where(nearest == i, sign, " ")).rstrip())
     print(" " * 10 + f"{x[0]:<8g}{(x[0] + x[-1]) / 2:^48g}{x[-1]:>8g}")
 
 def draw_png(path, drawn):
-    """A panel per part; the visited range is thick."""
+    """A panel for each title, with a line for each (name, x, y, visits); the visited part is thick."""
+    if not path:
+        return
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise SystemExit(f"png={path}: matplotlib is missing; pip install matplotlib")
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axis, (part, functions) in zip(figure.subplots(1, len(drawn), squeeze=False)[0],
-                                       drawn.items()):
-        for name, x, y, w in functions:
+    for axis, title in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
+        for name, x, y, w in drawn[title]:
             color = axis.plot(x, y, linewidth=0.7)[0].get_color()
             axis.plot(x, np.where(w > 0, y, np.nan), linewidth=3, color=color, label=name)
-        axis.set(title=part, xlabel="input")
+        axis.set_title(title)
         axis.legend()
     figure.savefig(path)
 
 # --------------------------------------------------------------------------------------------------
-# plan
+# basins and quantize
+def load_run(folder, changes=(), weights="last"):
+    """(model 0, splines, data, cfg) of a run as last saved; changes: flags for train.py."""
+    try:
+        flags = load_json(os.path.join(folder, "flags.json"))["flags"]
+        check_flags(cfg := SimpleNamespace(**configurator.parse(flags, changes)))
+        data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+        splines = make_splines(config := make_config(cfg, data.meta))
+        model = GPT(config, splines).to(cfg.device)
+        saved = load_checkpoint(os.path.join(folder, "ckpt.pt"), cfg.device)
+        average = weights == "average" and saved["average"]
+        model.load_state_dict({name.removeprefix("module."): weight for name, weight in average.items()
+                               if name != "n_averaged"} if average else saved["models"][0][0])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r}") from None
+    return model, splines, data, cfg
+
+def load_runs(flags, given):
+    """Yields (folder, model, data, cfg) for the folders that were given, with the flags given."""
+    folders = [arg for arg in given if not arg.startswith("-")]
+    if not folders or flags.weights not in ("last", "average"):
+        raise SystemExit("give folders of runs, and weights=last or average")
+    for folder in folders:
+        model, _, data, cfg = load_run(folder, [x for x in given if x not in folders], flags.weights)
+        yield folder, model, data, cfg
+
+@torch.no_grad()
+def move_weights(weights, start, radius, seed):
+    """Moves each matrix from its start by radius times its norm, in a Gaussian direction."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight, old in zip(weights, start):
+        noise = torch.randn(old.shape, generator=generator).to(old.device)
+        weight.copy_(old + noise * (radius * old.norm() / noise.norm()))
+
+def basins(flags, given):
+    """Validation loss at relative distances from the weights; what has fewer than two axes stays."""
+    radii, n_direction, columns = (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), 5, []
+    for folder, model, data, cfg in load_runs(flags, given):
+        weights = [weight for weight in model.parameters() if weight.dim() > 1]     # tied: once
+        start, column = [weight.detach().clone() for weight in weights], []
+        for radius in radii:
+            losses = []
+            for seed in range(n_direction if radius else 1):
+                move_weights(weights, start, radius, seed)
+                losses.append(evaluate(model, data, cfg)["val_loss"])
+            column.append(show_mean(losses) if radius else f"{losses[0]:.6f}")
+        last = read_runs(folder)[0]["last"]
+        last = last.get("averaged", last) if flags.weights == "average" else last
+        columns.append([wrap([folder], 30), f"{last.get('val_loss', math.nan):.6f}", *column])
+    print_table(list(zip(["radius", "recorded", *map(str, radii)], *columns)))
+    print(f"validation loss, +- standard error over {n_direction} directions; radius: share of the "
+          "norm of each matrix")
+
+def quantize_tensor(x, n_bit):
+    """Symmetric, per tensor: the largest absolute value is 2**(n_bit-1) - 1 steps."""
+    step = x.abs().max().clamp(min=1e-30) / (2 ** (n_bit - 1) - 1)
+    return (x / step).round() * step
+
+def get_kurtosis(x):
+    """Excess kurtosis over all elements: 0 for a Gaussian, 3 for a Laplace distribution."""
+    x = x.float() - x.float().mean()
+    return (x.pow(4).mean() / x.square().mean() ** 2 - 3).item()
+
+def get_sqnr(x, n_bit=4):
+    """Power of x over that of its quantization error, in dB."""
+    error = x.float() - quantize_tensor(x.float(), n_bit)
+    return 10 * (x.float().square().mean() / error.square().mean()).log10().item()
+
+def quantize_model(model, n_bit, kind):
+    """A copy in which the linear layers of the blocks have quantized weights, activations or both."""
+    model = copy.deepcopy(model)
+    for module in [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]:
+        if kind != "activations":
+            module.weight.data = quantize_tensor(module.weight.data, n_bit)
+        if kind != "weights":
+            module.register_forward_pre_hook(lambda _, inputs: quantize_tensor(inputs[0], n_bit))
+    return model
+
+def quantize(flags, given):
+    """Loss at fewer bits, kurtosis and 4-bit SQNR of what every block puts out. [3]"""
+    columns, drawn, bits = {}, {"excess kurtosis by layer": [], "loss by bits, both": []}, (8, 6, 4)
+    for folder, model, data, cfg in load_runs(flags, given):
+        losses = {f"{kind}, {n_bit} bits": evaluate(quantize_model(model, n_bit, kind), data, cfg)
+                  ["val_loss"] for kind in ("weights", "activations", "both") for n_bit in bits}
+        found = []                      # of every batch and block
+        for block in model.blocks:
+            block.register_forward_hook(lambda _, inputs, outputs: found.append(
+                (get_kurtosis(outputs[0]), get_sqnr(outputs[0]))))
+        full = evaluate(model, data, cfg)["val_loss"]
+        layers = np.reshape(found, (-1, len(model.blocks), 2)).mean(0)              # (layers, 2)
+        columns[wrap([folder], 30)] = {"full precision": full} | losses | {
+            f"block {i}": f"{k:.2f}, {db:.1f} dB" for i, (k, db) in enumerate(layers, 1)}
+        for lines, x, y in zip(drawn.values(), (range(1, len(layers) + 1), bits),
+                               (layers[:, 0], [losses[f"both, {n_bit} bits"] for n_bit in bits])):
+            lines.append((folder, x, y, np.ones(len(x))))
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    print_table([["", *columns], *([name, *(x if isinstance(x := column.get(name, "-"), str) else
+                 f"{x:.4f}" for column in columns.values())] for name in names)])
+    print("loss with inputs and weights of the blocks' linear layers rounded (symmetric, per tensor,\n"
+          "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
+    draw_png(flags.png, drawn)
+
 # --------------------------------------------------------------------------------------------------
+# speed
+SPEED = {"n_embd": 256, "block_size": 512, "batch_size": 8, "n_models": 3,      # flags of train.py
+         "vocab_size": 96, "n_repeat": 7, "n_element": 4096 * 2048}             # and of speed alone
+
+class PlainGPT(nn.Module):
+    """GPT-2 (learned positions, LayerNorm, biases, fused attention), to compare with."""
+
+    def __init__(self, config):
+        super().__init__()
+        C, self.n_head = config.n_embd, config.n_head
+        self.wte, self.wpe = nn.Embedding(config.vocab_size, C), nn.Embedding(config.block_size, C)
+        self.blocks = nn.ModuleList(nn.ModuleList([
+            nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C), nn.Sequential(nn.LayerNorm(C),
+            nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C))]) for _ in range(config.n_layer))
+        self.norm, self.head = nn.LayerNorm(C), nn.Linear(C, config.vocab_size, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, idx):
+        x = self.wte(idx) + self.wpe.weight[:idx.shape[1]]                          # (B, T, C)
+        for norm, c_attn, c_proj, mlp in self.blocks:
+            qkv = c_attn(norm(x)).unflatten(2, (3, self.n_head, -1))                # (B, T, 3, H, D)
+            y = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
+            x = x + c_proj(y.transpose(1, 2).flatten(2))                            # (B, T, C)
+            x = x + mlp(x)
+        return self.norm(x)
+
+def time_sides(sides, n_repeat, device="cpu", clock=time.perf_counter):
+    """{name: median seconds of a call}; the sides take turns, after two unmeasured calls each."""
+    def measure(call):
+        begin = clock()
+        call()
+        if device != "cpu":
+            torch.accelerator.synchronize()
+        return clock() - begin
+    times = [[measure(call) for call in sides.values()] for _ in range(n_repeat + 2)]
+    return dict(zip(sides, np.median(times[2:], axis=0).tolist()))
+
+def make_iteration(cfg, data, **changes):
+    """A function that does an iteration of train.py, all models started; splines hold GELU."""
+    cfg = SimpleNamespace(**vars(cfg) | changes)
+    splines = make_splines(config := make_config(cfg, data.meta))
+    values = [spline.to(cfg.device).values for spline in sum(splines.values(), [])]
+    for value in values:
+        value.data.copy_(F.gelu(torch.linspace(-cfg.spline_range, cfg.spline_range, cfg.n_knot)))
+        value.requires_grad_(cfg.mode != "transfer")
+    values = [value for value in values if value.requires_grad]
+    totals, optimizer = [value * 0 for value in values], torch.optim.Adam(values or [torch.zeros(1)])
+    running = [make_model(m, config, splines, cfg) for m in range(cfg.n_models)]
+    if cfg.mode == "plain":
+        model = PlainGPT(config).to(cfg.device)
+        if cfg.compile == "True" or cfg.compile == "auto" and cfg.device != "cpu":
+            model.compile()
+        running[0].model, running[0].optimizers = model, make_optimizers(model, cfg)
+    def iterate():
+        for run in running:
+            loss = update_model(run, values, 0, cfg.max_iters // 2, data, cfg)
+            add_spline_gradients(totals, values, loss)
+        if values:
+            step_splines(optimizer, totals, values, len(running), cfg.spline_lr)
+    return iterate
+
+def speed(flags, given):
+    """Operator, training step and warm-up iteration beside GELU, and the rates of the machine."""
+    check_flags(cfg := SimpleNamespace(**configurator.parse(DEFAULTS | SPEED, given)))
+    V, C, T, n_token = cfg.vocab_size, cfg.n_embd, cfg.block_size, cfg.batch_size * cfg.block_size
+    x, grad, out = (3 * torch.randn(cfg.n_element, device=cfg.device) for _ in range(3))
+    square = x[:(side := math.isqrt(cfg.n_element // 2)) ** 2].view(side, side).to(
+        getattr(torch, cfg.dtype))
+    learnable, frozen = (Spline(cfg.n_knot, cfg.spline_range, fused=cfg.compile != "False")
+                         .to(cfg.device) for _ in range(2))
+    frozen.requires_grad_(False)
+    leaf = x.clone().requires_grad_()
+    acts = {"GELU": F.gelu, "frozen spline": frozen, "learnable spline": learnable}
+    operators = {name: lambda act=act: act(leaf).backward(grad) for name, act in acts.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path, n = os.path.join(folder, "train.bin"), 8 * n_token + 1
+        np.random.default_rng(0).integers(V, size=n).astype("<u2").tofile(path)
+        data = SimpleNamespace(meta={"vocab_size": V, "end_mark": None}, path={"train": path},
+                               n_token={"train": n})
+        sides = {"GELU": {"attn_act": "linear"}, "frozen splines": {"mode": "transfer"},
+                 "learnable splines": {"mlp_act": "spline", "attn_act": "spline"},
+                 "plain GPT-2": {"mode": "plain"}}
+        steps = {name: make_iteration(cfg, data, n_models=1, **changes)
+                 for name, changes in sides.items()}
+        steps[f"warm-up, {cfg.n_models} models"] = make_iteration(cfg, data, mode="warmup")
+        rates, some, every = (time_sides(sides, cfg.n_repeat, cfg.device) for sides in (
+            {"product": lambda: square @ square, "copy": lambda: out.copy_(x)}, operators, steps))
+    peak, copied = 2e-9 * side ** 3 / rates["product"], 8e-9 * cfg.n_element / rates["copy"]
+    flop = 6 * n_token * (cfg.n_layer * (12 * C ** 2 + T * C) + C * V)      # attention: causal half
+    print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: "
+          f"products {peak:.0f} GFLOP/s, copies {copied:.1f} GB/s (read + written)\nGELU step: "
+          f"{1e-9 * flop / every['GELU']:.0f} GFLOP/s, {1e-9 * flop / every['GELU'] / peak:.0%}\n")
+    for title, times in ((f"{cfg.n_element:,} numbers", some), ("iteration", every)):
+        table = [[title, "ms", "/ GELU", "/ models", "tokens/s"]]
+        for name, seconds in times.items():
+            k = cfg.n_models if name.startswith("warm-up") else 1
+            ratio = seconds / times["GELU"]
+            table.append([name, f"{1e3 * seconds:.1f}", f"{ratio:.2f}", f"{ratio / k:.2f}",
+                          f"{k * n_token / seconds:,.0f}" if times is every else ""])
+        print_table(table)
+
+# --------------------------------------------------------------------------------------------------
+# plan
 def plan(flags, passed):
     """Prints the train.py commands that have no result but all inputs; warm-ups come first.
 
@@ -477,7 +679,8 @@ def key_run(flags, place):
     return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
 
 if __name__ == "__main__":
-    commands = {f.__name__: f for f in (matrix, curves, splines, controls, plan)}
+    commands = {f.__name__: f for f in (matrix, curves, splines, controls, basins, quantize, speed,
+                                        plan)}
     defaults = {name: value for name, value in globals().items()
                 if isinstance(value, str) and not name.startswith("_")}
     argv = sys.argv[1:] if sys.argv[1:] and sys.argv[1][0] != "-" else ["matrix", *sys.argv[1:]]
@@ -487,6 +690,6 @@ if __name__ == "__main__":
         raise SystemExit(f"{argv[0]} is no command; there are {', '.join(commands)}")
     else:
         mine = [arg for arg in argv[1:] if arg.startswith("-") and
-                (argv[0] != "plan" or arg[2:].split("=")[0] in defaults)]
+                (argv[0] in [*commands][:4] or arg[2:].split("=")[0] in defaults)]
         rest = [arg for arg in argv[1:] if arg not in mine]
         commands[argv[0]](SimpleNamespace(**configurator.parse(defaults, mine)), rest)
