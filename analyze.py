@@ -1,5 +1,4 @@
-"""
-Reads the folders that train.py leaves and prints what they show, as plain text.
+"""Reads the folders that train.py leaves and prints what they show, as plain text.
 
     python analyze.py                       every nonlinearity (rows) on every data set (columns)
     python analyze.py --by=types            specialists (NAME/TYPE) beside the generalist (NAME)
@@ -11,17 +10,14 @@ Reads the folders that train.py leaves and prints what they show, as plain text.
     python analyze.py speed                 operator, training step, warm-up, beside GELU
     python analyze.py plan --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3
                                             the train.py commands still missing, one a line
-
-The last four take flags of train.py too: basins and quantize in place of the run's (--eval_tokens,
---device), plan to hand them on, also config files and --warmup_NAME=value for warm-ups alone. Its
-sources may be DATASET:CONTROL; run what it prints, then plan again for what came due.
+The last four also take train.py's flags: basins and quantize in place of the run's, plan to hand
+them on, with config files, and --warmup_NAME=value for warm-ups alone; DATASET:CONTROL is a source.
 """
 import copy
 import itertools
 import json
 import math
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -32,24 +28,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 import configurator
 from train import (BOOKKEEPING, DEFAULTS, GPT, Spline, add_spline_gradients, check_flags, evaluate,
-                   get_acts, load_checkpoint, load_json, load_splines, make_config, make_model,
-                   make_optimizers, make_splines, name_run, read_dataset, save_json, step_splines,
-                   update_model)
+    get_acts, load_checkpoint, load_json, load_splines, make_config, make_model, make_optimizers,
+    make_splines, name_run, read_dataset, save_json, step_splines, update_model)
 
 # --------------------------------------------------------------------------------------------------
 # flags
 out_dir = "out"         # folder that holds the runs' folders
-metric = ""             # matrix, curves: name in result.json's "last" ("outside.mlp" looks inside),
-                        # several with commas, the first counts; "": answer_loss or else val_loss
+metric = ""             # matrix, curves: names in result.json's "last", "outside.mlp" looks inside;
+                        # the first counts, others come along; "": answer_loss or else val_loss
 by = "rows"             # matrix: rows | types
 baseline = "gelu"       # matrix, curves: the row that the others are held against
 weights = "last"        # basins, quantize: last | average (of runs that have it)
-png = ""                # splines, quantize: picture to write; "": none
+png = ""                # splines: picture to write; "": none
 sources = ""            # plan: data sets to learn splines on, comma between
 targets = ""            # plan: data sets to train on; matrix, curves: only these; "": all
 seeds = "0"             # plan: comma between
@@ -68,18 +64,17 @@ def place_run(flags, source, data):
 
     A row is (order, name, marks); marks name what was unusual where its splines were learned.
     """
-    mlp, attn = get_acts(SimpleNamespace(**flags))
+    name, order, marks = "+".join(get_acts(SimpleNamespace(**flags))), 0, []
     settings = {k: v for k, v in flags.items() if k not in NOT_SETTINGS | SPLINE_FLAGS | {"seed"}}
-    usual, name, order = flags | {k: DEFAULTS[k] for k in SPLINE_FLAGS}, f"{mlp}+{attn}", 0
-    learned, marks = flags if "spline" in name and source is None else {}, []
+    usual = flags | {k: DEFAULTS[k] for k in SPLINE_FLAGS}
+    learned = flags if "spline" in name and source is None else {}
     if source is not None:
         learned, order = source["flags"] or {}, 3 if source["control"] else 1
         marks = [source["tokenizer"], source["control"], name != "spline+spline" and name,
                  f"at {learned['learning_rate']:g}" if learned else f"#{source['sha256'][:6]}"]
         name = source["dataset"] or "file"
     marks += [f"{k}={v}" for k, v in learned.items() if v != usual.get(k) and k not in NOT_SETTINGS]
-    marks = " ".join(filter(None, marks)).replace("scramble=True", "scrambled").replace(
-        "freeze_all_but_embeddings=True", "frozen")
+    marks = " ".join(filter(None, marks)).replace("scramble=True", "scrambled")
     row = (2 if order == 1 and "scrambled" in marks else order, name.removesuffix("+none"), marks)
     column = f"{flags['dataset']} #{str(data.get('train'))[:4]}{str(data.get('val'))[:2]}"
     return json.dumps(settings, sort_keys=True), row, column
@@ -100,24 +95,20 @@ def read_runs(out_dir):
     return runs
 
 def read_cells(flags):
-    """[(title, cells)] per setting, cells: {(row, column): {(rate, seed): run}}."""
+    """[(what differs, cells)] per setting, cells: {(row, column): {(rate, seed): run}}."""
     groups = {}
     for run in read_runs(flags.out_dir):
-        (settings, row, column), name = run["place"], run["flags"]["dataset"]
-        if run["flags"]["mode"] != "warmup" and name in split(flags.targets or name):
+        (settings, row, column), mine = run["place"], run["flags"]
+        if mine["mode"] != "warmup" and mine["dataset"] in split(flags.targets or mine["dataset"]):
             cell = groups.setdefault(settings, {}).setdefault((row, column), {})
-            twin = cell.setdefault((run["flags"]["learning_rate"], run["flags"]["seed"]), run)
-            if twin is not run:
-                print(f"{run['dir']} repeats {twin['dir']} and is left out", file=sys.stderr)
+            cell.setdefault((mine["learning_rate"], mine["seed"]), run)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
-    all_settings = [json.loads(settings).items() for settings in groups]
-    titles = [" ".join(f"{k}={v}" for k, v in settings if not all((k, v) in other for other in
-                       all_settings)) for settings in all_settings]     # what differs
-    return list(zip(titles, groups.values()))
+    every = [json.loads(settings).items() for settings in groups]
+    return [(" ".join(f"{k}={v}" for k, v in mine if not all((k, v) in other for other in every)),
+             cells) for mine, cells in zip(every, groups.values())]
 
 def list_axes(cells, baseline):
-    """(rows, the baseline of that name first; columns)."""
     rows = sorted({row for row, _ in cells}, key=lambda row: (row[0], row[1] != baseline, row))
     return rows, sorted({column for _, column in cells})
 
@@ -129,65 +120,56 @@ def get_metric(run, metric):
     last = run["last"]
     for name in (metric or ("answer_loss" if "answer_loss" in last else "val_loss")).split("."):
         last = last.get(name) if isinstance(last, dict) else None
-    last = math.nan if run["status"] == "failed" else last
-    return last if isinstance(last, (int, float)) else None
+    return math.nan if run["status"] == "failed" else None if isinstance(last, dict) else last
 
-def show_mean(values):
+def show(*values):
     """Mean +- standard error; "-" where a value is missing."""
-    values = np.array(values, float)
-    form, n = ",.0f" if abs(values).max() >= 1000 else ".3f", len(values)
-    error = f"+-{np.std(values, ddof=1) / n ** 0.5:{form}}" if n > 1 else ""
+    form = ",.0f" if max(map(abs, values)) >= 100 else ".3f"
+    error = f"+-{np.std(values, ddof=1) / len(values) ** 0.5:{form}}" if len(values) > 1 else ""
     return "-" if np.isnan(values).any() else f"{np.mean(values):{form}}{error}"
 
 def judge_cell(cell, metrics):
     """What a cell shows at its best learning rate: text, mean, rate, judge, {seed: value}.
 
-    The rate is chosen on the lowest seed that tried most rates, the judge, and reported on the
-    others, if there are any. A single rate is no choice: every seed counts. A failed run is worse
-    than any number and never left out.
+    The judge, the lowest seed that tried most rates, chooses the rate and counts only where it is
+    the only seed or rate. A failed run is worse than any number and never left out.
     """
     metric, *more = metrics.split(",")
     done = {key: value for key, run in sorted(cell.items())
             if (value := get_metric(run, metric)) is not None}
     if not done:
-        text = "unfinished" if "unfinished" in [run["status"] for run in cell.values()] else "-"
+        text = max([run["status"] for run in cell.values()], default="-")
         return {"text": text, "mean": math.nan, "rate": None, "judge": None, "seeds": {}}
     tried, sign = [seed for _, seed in done], -1 if metric.endswith(HIGHER_IS_BETTER) else 1
     judge = min(tried, key=lambda seed: (-tried.count(seed), seed))
-    score = {r: sign * value if math.isfinite(value) else math.inf
-             for (r, seed), value in done.items() if seed == judge}
-    rate, judge = min(score, key=score.get), judge if len(score) > 1 else None
-    edge = f"/{len(score)}" + "<" * (rate == min(score)) + ">" * (rate == max(score))
-    found = {seed: value for (r, seed), value in done.items() if r == rate}
+    score = {rate: sign * value if math.isfinite(value) else math.inf
+             for (rate, seed), value in done.items() if seed == judge}
+    best, judge = min(score, key=score.get), judge if len(score) > 1 else None
+    found = {seed: value for (rate, seed), value in done.items() if rate == best}
     seeds = {seed: value for seed, value in found.items() if seed != judge} or found
-    values = list(seeds.values())
-    n_failed, n = np.isnan(values).sum(), "same" if judge in seeds else f"n={len(seeds)}"
-    text = f"failed {n_failed}/{len(seeds)}" if n_failed else show_mean(values)
-    text += f"\n{rate:g}{edge * (judge is not None)} {n}"
+    values, last = [*seeds.values()], {seed: cell[best, seed]["last"] for seed in found}
+    edge = f"/{len(score)}" + "<" * (best == min(score)) + ">" * (best == max(score))
+    failed = f"failed {np.isnan(values).sum()}/{len(values)}" if np.isnan(values).any() else ""
+    text = (f"{failed or show(*values)}\n{best:g}{edge * (judge is not None)} "
+            f"{'same' if judge in seeds else f'n={len(seeds)}'}")
     for name in more:
-        text += f"\n{name} {show_mean([get_metric(cell[rate, seed], name) for seed in seeds])}"
-    unseen = max([share for seed in found for name in ("outside", "unvisited")
-                  for share in cell[rate, seed]["last"].get(name, {}).values()] + [0])
-    text += f"\nunseen {unseen:.0%}" if unseen > 0.01 else ""
-    return {"text": text, "mean": np.mean(values), "rate": rate, "judge": judge, "seeds": seeds}
+        text += f"\n{name} {show(*(last[seed].get(name, math.nan) for seed in seeds))}"
+    unseen = max([0, *(share for row in last.values() for name in ("outside", "unvisited")
+                       for share in row.get(name, {}).values())])
+    text += f"\nunseen {unseen:.0%}" * (unseen > 0.01)
+    return {"text": text, "mean": np.mean(values), "rate": best, "judge": judge, "seeds": seeds}
 
 # --------------------------------------------------------------------------------------------------
 # matrix and curves
 def get_paired_p(differences):
-    """Two-sided p of a paired t test, n-1 degrees of freedom, by summing the density of t.
-
-    With t = sqrt(n-1) tan(angle) that density is proportional to cos(angle)**(n-2).
-    """
+    """Two-sided p of a paired t test; t = sqrt(n-1) tan(angle) has a density ~ cos(angle)**(n-2)."""
     n, angles = len(differences), np.linspace(0, math.pi / 2, 100_001)
     density = np.cos(angles) ** (n - 2)
     found = math.atan2(abs(np.mean(differences)), np.std(differences, ddof=1) * (1 - 1 / n) ** 0.5)
     return density[angles >= found].sum() / density.sum()
 
 def mark_cells(judged, base, level=0.05):
-    """(cells that differ from the baseline row's, number tested): paired t, corrected by Holm.
-
-    Pairs the seeds that both report, three at least.
-    """
+    """(cells that differ from the base row, number tested): paired t, 3 seeds at least, and Holm."""
     p, marked = {}, set()
     for (row, column), cell in judged.items():
         seeds = judged[base, column]["seeds"]
@@ -195,18 +177,12 @@ def mark_cells(judged, base, level=0.05):
         if row != base and len(pairs) >= 3 and np.isfinite(pairs).all():
             p[row, column] = get_paired_p(pairs)
     for i, key in enumerate(sorted(p, key=p.get)):
-        if p[key] > level / (len(p) - i):
-            break
-        marked.add(key)
+        marked |= {key} if p[key] <= level / (len(p) - i) and len(marked) == i else set()
     return marked, len(p)
 
-def show(number):
-    return "-" if math.isnan(number) else f"{number:,.0f}" if number >= 100 else f"{number:.3f}"
-
 def wrap(texts, width=16):
-    """Lines of at most that width; a longer name breaks behind a slash and before _char, _byte."""
     return "\n".join(line for text in texts for line in textwrap.wrap(
-        re.sub("(?<=/)|(?=_char|_byte)", " ", text) if len(text) > width else text, width))
+        text, width, break_long_words=False))
 
 def print_table(rows):
     """Aligned columns under a rule; a cell may have several lines."""
@@ -214,9 +190,9 @@ def print_table(rows):
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*rows)]
     for i, row in enumerate(rows):
         for line in itertools.zip_longest(*row, fillvalue=""):
-            print(" ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
+            print(" ".join(map(str.ljust, line, widths)).rstrip())
         if i == 0:
-            print("-" * (sum(widths) + len(widths) - 1))
+            print(" ".join("-" * width for width in widths))
 
 def matrix(flags, files):
     """Rows: baselines, sources, controls; columns: targets. At own best rates, then equal ones."""
@@ -224,54 +200,45 @@ def matrix(flags, files):
         raise SystemExit(f"by={flags.by} should be rows or types")
     for title, cells in read_cells(flags):
         cells = split_types(cells, flags.metric) if flags.by == "types" else cells
-        name = flags.metric or "validation loss (of the answers where there are questions)"
-        print(f"\n{name} {title}\neach row at its own best learning rate")
-        if not cells:
-            print("no question-answer data here")
-            continue
         rows, columns = list_axes(cells, flags.baseline)
+        print(f"\n{flags.metric or 'validation loss (of answers where there are questions)'} {title}"
+              "\neach row at its own best learning rate")
         best = print_matrix(cells, rows, columns, flags.metric)
-        if rows[0][0] == 0 and flags.by == "rows":
+        if rows and rows[0][0] == 0 and flags.by == "rows":
             print(f"\nall rows at the best learning rate of {rows[0][1]}")
-            print_matrix({(row, c): {key: run for key, run in cell.items()
-                                     if key[0] == best[rows[0], c]["rate"]}
-                          for (row, c), cell in cells.items()}, rows, columns, flags.metric)
-        judges = {str(cell["judge"]) for cell in best.values()} - {"None"}
-        print("+- standard error over n seeds; below: rate/best of how many, < > lowest, highest;\n"
-              "unseen: share of inputs on knots the warm-up never visited; - no run; means over\n"
-              "columns mix units where tokenizers differ (except --metric=val_bits_per_byte)" +
-              f"\nrates chosen on seed {', '.join(sorted(judges))}, reported on others; same: no "
-              "other" * bool(judges))
+            equal = {(row, c): {key: run for key, run in cell.items() if key[0] == best[rows[0], c]["rate"]}
+                     for (row, c), cell in cells.items()}
+            print_matrix(equal, rows, columns, flags.metric)
+        judges = {cell["judge"] for cell in best.values()} - {None}
+        print(f"+- standard error over n seeds; rate/best of how many, < > at the edge, chosen on seed "
+              f"{judges or '-'},\nreported on others (same: none); unseen: share of inputs on knots "
+              "never visited;\nmeans mix units where tokenizers differ (not --metric=val_bits_per_byte)")
 
 def print_matrix(cells, rows, columns, metric):
     """Prints a matrix with its means and marks; gives back the judged cells."""
     judged = {(row, column): judge_cell(cells.get((row, column), {}), metric)
               for row in rows for column in columns}
-    marked, n_test = mark_cells(judged, rows[0]) if rows[0][0] == 0 else (set(), 0)
+    marked, n_test = mark_cells(judged, rows[0]) if rows and rows[0][0] == 0 else (set(), 0)
     table = [["", *(wrap([c], 13) for c in columns), "mean"]]
     for row in rows:
-        texts = [judged[row, c]["text"].replace("\n", "*\n" if (row, c) in marked else "\n", 1)
-                 for c in columns]
-        table.append([wrap(row[1:]), *texts, show(np.mean([judged[row, c]["mean"] for c in columns]))])
-    learned = [row for row in rows if row[0] == 1]
-    if learned:
-        own, rest, every = ([np.mean([judged[row, c]["mean"] for row in learned if
-                                      (row[1] == c.partition(" #")[0]) in kind] or [math.nan])
-                             for c in columns] for kind in ([True], [False], [True, False]))
-        gaps = np.subtract(own, rest)
-        table.append(["mean of sources", *map(show, every), show(np.mean(every))])
-        known = gaps[~np.isnan(gaps)]
-        table.append(["own - others", *map(show, gaps), show(known.mean() if len(known) else math.nan)])
+        mine = {c: judged[row, c] for c in columns}
+        table.append([wrap(row[1:]), *(cell["text"].replace("\n", "*" * ((row, c) in marked) + "\n", 1)
+                      for c, cell in mine.items()), show(np.mean([x["mean"] for x in mine.values()]))])
+    def average(*kinds):
+        return np.array([np.mean([judged[row, c]["mean"] for row in rows if row[0] == 1 and
+                        (row[1] == c.partition(" #")[0]) in kinds] or [math.nan]) for c in columns])
+    every, gaps = average(True, False), average(True) - average(False)
+    known = np.mean(gaps[gaps == gaps]) if (gaps == gaps).any() else math.nan
+    table += [["mean of sources", *map(show, every), show(every.mean())],
+              ["own - others", *map(show, gaps), show(known)]] * any(row[0] == 1 for row in rows)
     print_table(table if len(columns) < 8 else list(zip(*table)))
     if n_test:
         print(f"* differs from {rows[0][1]}: paired t over common seeds, 5 %, Holm over {n_test}")
     return judged
 
 def split_types(cells, metric):
-    """The cells with a column per type; each row becomes two, specialists and generalist.
-
-    Specialists were trained on NAME/TYPE, each at its own best rate; the generalist on NAME, at
-    the one rate that is best for its mean. "own" splines come from the same data set.
+    """The cells with a column per type; rows are specialists (trained on NAME/TYPE, each at its best
+    rate) and generalists (NAME, at the best rate for the mean); "own" splines: same data set.
     """
     parts, tokens = {}, {}
     for (row, column), cell in cells.items():
@@ -282,11 +249,10 @@ def split_types(cells, metric):
             key: cell[key] | {"last": types.get(kind, {})} for key, types in last.items()}
             for kind in set().union(*last.values())}
         for name in {row[1], "own" if row[:2] == (1, dataset) else row[1]}:
-            marks = f"{row[2]} {'specialists' if special else 'generalist'}".strip()
-            new = 2 * (row[0] > 0), name, marks
+            new = 2 * (row[0] > 0), name, f"{row[2]} {'specialists' if special else 'generalist'}"
             tokens[new] = tokens.get(new, 0) + max(run.get("tokens", 0) for run in cell.values())
             parts |= {(new, kind): one for kind, one in found.items()}
-    return {((*row[:2], f"{row[2]}, {tokens[row]:,} tokens"), kind): cell
+    return {((*row[:2], f"{row[2]}, {tokens[row]:,} tokens".strip()), kind): cell
             for (row, kind), cell in parts.items()}
 
 def curves(flags, files):
@@ -294,14 +260,13 @@ def curves(flags, files):
     for title, cells in read_cells(flags):
         rows, columns = list_axes(cells, flags.baseline)
         for column in columns:
+            table = [["", "final", "iters", "tokens", "+ warm-up", "tokens", "drop"]]
             judged = {row: judge_cell(cells.get((row, column), {}), flags.metric) for row in rows}
             goal = judged[rows[0]]["mean"]
-            table = [["", "final", "iters", "tokens", "+ warm-up", "tokens", "drop"]]
             for row, cell in judged.items():
                 facts = [time_run(cells[row, column][cell["rate"], seed], flags.metric, goal)
-                         for seed in cell["seeds"] if math.isfinite(cell["mean"] + goal)]
-                table.append([wrap(row[1:]), cell["text"], *map(show, np.mean(
-                    facts or [[math.nan] * 5], axis=0))])
+                         for seed in cell["seeds"]] or [[math.nan] * 5]
+                table.append([wrap(row[1:]), cell["text"], *map(show, np.mean(facts, axis=0))])
             print(f"\n{column}, to {show(goal)} where {rows[0][1]} ends {title}")
             print_table(table)
     print("\n- some seed never does; + warm-up: with the iterations and tokens of all its models\n"
@@ -310,20 +275,18 @@ def curves(flags, files):
 def time_run(run, metric, goal):
     """(iterations and tokens to the goal, both with the warm-up's own, drop in the decay)."""
     flags, source, metric = run["flags"], run["source"] or {"model_iters": 0}, metric.split(",")[0]
-    sign = -1 if metric.endswith(HIGHER_IS_BETTER) else 1
+    sign, learned = -1 if metric.endswith(HIGHER_IS_BETTER) else 1, source.get("flags") or {}
     values = [(value, row) for row in run["log"]
               if (value := get_metric(run | {"last": row}, metric)) is not None]
-    there = [row for value, row in values if sign * value <= sign * goal] + [{}]
-    iters, tokens = (there[0].get(name, math.nan) for name in ("iter", "tokens"))
-    warmup, learned = source.get("model_iters", math.nan), source.get("flags") or {}
-    warmup_tokens = warmup * learned.get("batch_size", 1) * learned.get("block_size", 1)
+    there = next((row for value, row in values if sign * value <= sign * goal), {})
+    iters, tokens = there.get("iter", math.nan), there.get("tokens", math.nan)
+    warmup = source.get("model_iters", math.nan)
+    per_iter = learned.get("batch_size", 1) * learned.get("block_size", 1)
     falls = flags["lr_decay_frac"] if flags["lr_schedule"] == "trapezoid" else 0
     before = [value for value, row in values if row["iter"] <= flags["max_iters"] * (1 - falls)]
     drop = before[-1] - values[-1][0] if before and falls else math.nan
-    return iters, tokens, iters + warmup, tokens + warmup_tokens, drop
+    return iters, tokens, iters + warmup, tokens + warmup * per_iter, drop
 
-# --------------------------------------------------------------------------------------------------
-# splines and their controls
 def list_functions(splines, part):
     """[(knots, values, visits)] of one part, one per row; equal visits where none are recorded."""
     x = np.linspace(-splines["spline_range"], splines["spline_range"], splines["n_knot"])
@@ -335,18 +298,15 @@ def get_gelu(x):
     return x * np.array([0.5 + 0.5 * math.erf(value / 2 ** 0.5) for value in x])
 
 def get_rms(y, visits):
-    """Root mean square over the activations that the visits count."""
     return np.average(y ** 2, weights=visits) ** 0.5
 
 def controls(flags, files):
-    """Writes beside each learned file what keeps a part of it (scale, slope or visited values):
-
-    -gelu: GELU itself. -scaled: GELU with the learned RMS. -line: attention's least-squares line.
-    -scaled_line: both. -shuffled: the visited values in another order.
+    """Writes beside a learned file -gelu: GELU; -scaled: GELU with the learned RMS; -line: attention's
+    least-squares line; -scaled_line: both; -shuffled: the visited values in another order.
     """
     for path in files or [""]:
         learned = load_splines(path)
-        if learned.get("control") or not learned.get("visits"):
+        if learned.pop("control", None) or not learned.get("visits"):
             raise SystemExit(f"{path}: controls are made from a splines.json with visits")
         rng = np.random.default_rng(learned.get("seed") or 0)
         old = [list_functions(learned, part) for part in ("mlp", "attn")]
@@ -357,17 +317,16 @@ def controls(flags, files):
         shuffled = [[y.copy() for y in mlp], [y.copy() for y in attn]]
         for y, (_, _, w) in zip(sum(shuffled, []), sum(old, [])):
             y[w > 0] = rng.permutation(y[w > 0])
-        made = {"gelu": (gelu, []), "scaled": (scaled, attn), "line": (mlp, line),
-                "scaled_line": (scaled, line), "shuffled": shuffled}
+        made = {"shuffled": shuffled} | ({"gelu": (gelu, []), "scaled": (scaled, attn)} if mlp else {})
+        made |= {"line": (mlp, line)} if attn else {}
+        made |= {"scaled_line": (scaled, line)} if attn and mlp else {}
+        rest = {k: v for k, v in learned.items() if k not in ("mlp", "attn", "sha256")}
         for name, new in made.items():
-            if "line" in name and not attn or name in ("gelu", "scaled", "scaled_line") and not mlp:
-                continue                                # the file lacks the part that would change
-            rest = {k: v for k, v in learned.items() if k not in ("mlp", "attn", "sha256")}
             parts = {p: np.array(rows).tolist() for p, rows in zip(("mlp", "attn"), new) if rows}
-            target = f"{os.path.splitext(path)[0]}-{name}.json"
-            save_json(target, rest | parts | {"control": name})
-            hint = f"   (use with --parts={[*parts][0]}" + " --attn_act=none" * (name == "gelu") + ")"
-            print(target + hint * (len(parts) == 1))
+            save_json(target := f"{os.path.splitext(path)[0]}-{name}.json",
+                      rest | parts | {"control": name})
+            print(f"{target}: use with --parts={'both' if len(parts) == 2 else [*parts][0]}"
+                  + " --attn_act=none" * (name == "gelu"))
 
 def splines(flags, files):
     """The learned functions as text, their numbers and distances, and a picture if asked."""
@@ -384,73 +343,51 @@ def splines(flags, files):
         table = [[part, "visited", "slope", "RMS", "/GELU's",
                   *(f"- {name.split()[0]}" for name, *_ in drawn[part])]]
         for name, x, y, w in drawn[part]:
-            print(f"\n{part} {name}: # visited in the warm-up, . never")
-            draw_text(x, y, w)
+            height = np.rint(9 * (y - y.min()) / max(np.ptp(y), 1e-9)).astype(int).astype(str)
+            print(f"\n{part} {name}, 0 is {y.min():.3f}, 9 is {y.max():.3f}; - visited in the warm-up\n"
+                  + "".join(height) + "\n" + "".join(np.where(w > 0, "-", " ")))
             span = f"{np.sum(w > 0)}/{len(x)} in {x[w > 0][0]:.1f}..{x[w > 0][-1]:.1f}"
             slope, rms = np.polyfit(x, y, 1, w=w ** 0.5)[0], get_rms(y, w)
-            distances = [np.hypot(get_rms(y - np.interp(x, z, u), w),
-                                  get_rms(u - np.interp(z, x, y), v)) / 2 ** 0.5
-                         for _, z, u, v in drawn[part]]
-            table.append([name, span, *map(show, (slope, rms, rms / get_rms(get_gelu(x), w),
-                                                  *distances))])
-        print()
+            distances = [np.hypot(get_rms(y - np.interp(x, z, u), w), get_rms(u - np.interp(z, x,
+                y), v)) / 2 ** 0.5 for _, z, u, v in drawn[part]]
+            ratio = rms / get_rms(get_gelu(x), w)
+            table.append([name, span, *map(show, (slope, rms, ratio, *distances))])
         print_table(table)
     print("- [i]: RMS distance, half over the activations of each")
-    draw_png(flags.png, drawn)
-
-def draw_text(x, y, visits, n_line=11, width=64):
-    at = np.linspace(x[0], x[-1], width)
-    sign = np.where(np.interp(at, x, visits > 0) >= 0.5, "#", ".")
-    levels = np.linspace(y.max(), min(y.min(), y.max() - 1e-9), n_line)
-    nearest = abs(levels[:, None] - np.interp(at, x, y)).argmin(0)
-    for i in range(n_line):
-        label = f"{levels[i]:9.3f} |" if i % 5 == 0 else " " * 10 + "|"
-        print(label + "".join(np.where(nearest == i, sign, " ")).rstrip())
-    print(" " * 10 + f"{x[0]:<8g}{(x[0] + x[-1]) / 2:^48g}{x[-1]:>8g}")
-
-def draw_png(path, drawn):
-    """A panel for each title, with a line for each (name, x, y, visits); the visited part is thick."""
-    if not path:
+    if not flags.png:
         return
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SystemExit(f"png={path}: matplotlib is missing; pip install matplotlib")
+        raise SystemExit(f"png={flags.png}: matplotlib is missing; pip install matplotlib") from None
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axis, title in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
-        for name, x, y, w in drawn[title]:
-            color = axis.plot(x, y, linewidth=0.7)[0].get_color()
-            axis.plot(x, np.where(w > 0, y, np.nan), linewidth=3, color=color, label=name)
-        axis.set_title(title)
+    for axis, part in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
+        for name, x, y, w in drawn[part]:           # dots: visited
+            axis.plot(x, y, ".-", markevery=np.flatnonzero(w).tolist(), label=name)
+        axis.set_title(part)
         axis.legend()
-    figure.savefig(path)
+    figure.savefig(flags.png)
 
 # --------------------------------------------------------------------------------------------------
 # basins and quantize
-def load_run(folder, changes=(), weights="last"):
-    """(model 0, splines, data, cfg) of a run as last saved; changes: flags for train.py."""
-    try:
-        flags = load_json(os.path.join(folder, "flags.json"))["flags"]
-        check_flags(cfg := SimpleNamespace(**configurator.parse(flags, changes)))
-        data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
-        splines = make_splines(config := make_config(cfg, data.meta))
-        model = GPT(config, splines).to(cfg.device)
-        saved = load_checkpoint(os.path.join(folder, "ckpt.pt"), cfg.device)
-        average = weights == "average" and saved["average"]
-        model.load_state_dict({name.removeprefix("module."): weight for name, weight in average.items()
-                               if name != "n_averaged"} if average else saved["models"][0][0])
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r}") from None
-    return model, splines, data, cfg
-
 def load_runs(flags, given):
-    """Yields (folder, model, data, cfg) for the folders that were given, with the flags given."""
-    folders = [arg for arg in given if not arg.startswith("-")]
+    """Yields (folder, model 0, data, cfg), as last saved, of each folder given, with the flags given."""
+    folders, changes = ([arg for arg in given if (arg[0] == "-") == flag] for flag in (False, True))
     if not folders or flags.weights not in ("last", "average"):
         raise SystemExit("give folders of runs, and weights=last or average")
     for folder in folders:
-        model, _, data, cfg = load_run(folder, [x for x in given if x not in folders], flags.weights)
-        yield folder, model, data, cfg
+        try:
+            saved = load_json(os.path.join(folder, "flags.json"))["flags"]
+            check_flags(cfg := SimpleNamespace(**configurator.parse(saved, changes)))
+            data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+            config = make_config(cfg, data.meta)
+            saved = load_checkpoint(os.path.join(folder, "ckpt.pt"), cfg.device)
+            model = AveragedModel(GPT(config, make_splines(config)).to(cfg.device))
+            average = saved["average"] if flags.weights == "average" else None
+            (model if average else model.module).load_state_dict(average or saved["models"][0][0])
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r}") from None
+        yield folder, model.module, data, cfg
 
 @torch.no_grad()
 def move_weights(weights, start, radius, seed):
@@ -461,23 +398,21 @@ def move_weights(weights, start, radius, seed):
         weight.copy_(old + noise * (radius * old.norm() / noise.norm()))
 
 def basins(flags, given):
-    """Validation loss at relative distances from the weights; what has fewer than two axes stays."""
-    radii, n_direction, columns = (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), 5, []
+    """Loss at relative distances from the weights; tensors with fewer than two axes stay."""
+    radii, columns = (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), []
     for folder, model, data, cfg in load_runs(flags, given):
         weights = [weight for weight in model.parameters() if weight.dim() > 1]     # tied: once
-        start, column = [weight.detach().clone() for weight in weights], []
+        start, last = [weight.detach().clone() for weight in weights], read_runs(folder)[0]["last"]
+        last = last.get("averaged", last) if flags.weights == "average" else last
+        columns.append([wrap([folder], 30), f"{last.get('val_loss', math.nan):.6f}"])
         for radius in radii:
             losses = []
-            for seed in range(n_direction if radius else 1):
+            for seed in range(5 if radius else 1):
                 move_weights(weights, start, radius, seed)
                 losses.append(evaluate(model, data, cfg)["val_loss"])
-            column.append(show_mean(losses) if radius else f"{losses[0]:.6f}")
-        last = read_runs(folder)[0]["last"]
-        last = last.get("averaged", last) if flags.weights == "average" else last
-        columns.append([wrap([folder], 30), f"{last.get('val_loss', math.nan):.6f}", *column])
+            columns[-1].append(show(*losses) if radius else f"{losses[0]:.6f}")
     print_table(list(zip(["radius", "recorded", *map(str, radii)], *columns)))
-    print(f"validation loss, +- standard error over {n_direction} directions; radius: share of the "
-          "norm of each matrix")
+    print("validation loss, +- standard error over 5 directions; radius: share of each matrix's norm")
 
 def quantize_tensor(x, n_bit):
     """Symmetric, per tensor: the largest absolute value is 2**(n_bit-1) - 1 steps."""
@@ -506,27 +441,23 @@ def quantize_model(model, n_bit, kind):
 
 def quantize(flags, given):
     """Loss at fewer bits, kurtosis and 4-bit SQNR of what every block puts out. [3]"""
-    columns, drawn, bits = {}, {"excess kurtosis by layer": [], "loss by bits, both": []}, (8, 6, 4)
+    cases, columns = list(itertools.product(("weights", "activations", "both"), (8, 6, 4))), []
     for folder, model, data, cfg in load_runs(flags, given):
-        losses = {f"{kind}, {n_bit} bits": evaluate(quantize_model(model, n_bit, kind), data, cfg)
-                  ["val_loss"] for kind in ("weights", "activations", "both") for n_bit in bits}
+        losses = [evaluate(quantize_model(model, n_bit, kind), data, cfg)["val_loss"]
+                  for kind, n_bit in cases]
         found = []                      # of every batch and block
         for block in model.blocks:
             block.register_forward_hook(lambda _, inputs, outputs: found.append(
                 (get_kurtosis(outputs[0]), get_sqnr(outputs[0]))))
-        full = evaluate(model, data, cfg)["val_loss"]
+        losses.insert(0, evaluate(model, data, cfg)["val_loss"])
         layers = np.reshape(found, (-1, len(model.blocks), 2)).mean(0)              # (layers, 2)
-        columns[wrap([folder], 30)] = {"full precision": full} | losses | {
-            f"block {i}": f"{k:.2f}, {db:.1f} dB" for i, (k, db) in enumerate(layers, 1)}
-        for lines, x, y in zip(drawn.values(), (range(1, len(layers) + 1), bits),
-                               (layers[:, 0], [losses[f"both, {n_bit} bits"] for n_bit in bits])):
-            lines.append((folder, x, y, np.ones(len(x))))
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    print_table([["", *columns], *([name, *(x if isinstance(x := column.get(name, "-"), str) else
-                 f"{x:.4f}" for column in columns.values())] for name in names)])
+        columns.append([wrap([folder], 30), *(f"{loss:.4f}" for loss in losses),
+                        *(f"{kurtosis:.2f}, {sqnr:.1f} dB" for kurtosis, sqnr in layers)])
+    names = ["", "full precision", *(f"{kind}, {n_bit} bits" for kind, n_bit in cases)]
+    names += [f"block {i}" for i in range(1, max(map(len, columns)) - len(names) + 1)]
+    print_table(list(itertools.zip_longest(names, *columns, fillvalue="-")))
     print("loss with inputs and weights of the blocks' linear layers rounded (symmetric, per tensor,\n"
           "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
-    draw_png(flags.png, drawn)
 
 # --------------------------------------------------------------------------------------------------
 # speed
@@ -557,31 +488,29 @@ class PlainGPT(nn.Module):
 
 def time_sides(sides, n_repeat, device="cpu", clock=time.perf_counter):
     """{name: median seconds of a call}; the sides take turns, after two unmeasured calls each."""
-    def measure(call):
+    times = {name: [] for name in sides}
+    for name, call in [*sides.items()] * (n_repeat + 2):
         begin = clock()
         call()
-        if device != "cpu":
-            torch.accelerator.synchronize()
-        return clock() - begin
-    times = [[measure(call) for call in sides.values()] for _ in range(n_repeat + 2)]
-    return dict(zip(sides, np.median(times[2:], axis=0).tolist()))
+        torch.accelerator.synchronize() if device != "cpu" else None
+        times[name].append(clock() - begin)
+    return {name: float(np.median(seconds[2:])) for name, seconds in times.items()}
 
 def make_iteration(cfg, data, **changes):
     """A function that does an iteration of train.py, all models started; splines hold GELU."""
     cfg = SimpleNamespace(**vars(cfg) | changes)
     splines = make_splines(config := make_config(cfg, data.meta))
-    values = [spline.to(cfg.device).values for spline in sum(splines.values(), [])]
-    for value in values:
-        value.data.copy_(F.gelu(torch.linspace(-cfg.spline_range, cfg.spline_range, cfg.n_knot)))
-        value.requires_grad_(cfg.mode != "transfer")
-    values = [value for value in values if value.requires_grad]
+    for spline in sum(splines.values(), []):
+        knots = torch.linspace(-cfg.spline_range, cfg.spline_range, cfg.n_knot)
+        spline.to(cfg.device).requires_grad_(cfg.mode != "transfer").values.data.copy_(F.gelu(knots))
+    values = [spline.values for spline in sum(splines.values(), []) if cfg.mode != "transfer"]
     totals, optimizer = [value * 0 for value in values], torch.optim.Adam(values or [torch.zeros(1)])
     running = [make_model(m, config, splines, cfg) for m in range(cfg.n_models)]
     if cfg.mode == "plain":
-        model = PlainGPT(config).to(cfg.device)
+        running[0].model = PlainGPT(config).to(cfg.device)
+        running[0].optimizers = make_optimizers(running[0].model, cfg)
         if cfg.compile == "True" or cfg.compile == "auto" and cfg.device != "cpu":
-            model.compile()
-        running[0].model, running[0].optimizers = model, make_optimizers(model, cfg)
+            running[0].model.compile()
     def iterate():
         for run in running:
             loss = update_model(run, values, 0, cfg.max_iters // 2, data, cfg)
@@ -597,59 +526,50 @@ def speed(flags, given):
     x, grad, out = (3 * torch.randn(cfg.n_element, device=cfg.device) for _ in range(3))
     square = x[:(side := math.isqrt(cfg.n_element // 2)) ** 2].view(side, side).to(
         getattr(torch, cfg.dtype))
-    learnable, frozen = (Spline(cfg.n_knot, cfg.spline_range, fused=cfg.compile != "False")
-                         .to(cfg.device) for _ in range(2))
-    frozen.requires_grad_(False)
-    leaf = x.clone().requires_grad_()
-    acts = {"GELU": F.gelu, "frozen spline": frozen, "learnable spline": learnable}
-    operators = {name: lambda act=act: act(leaf).backward(grad) for name, act in acts.items()}
+    frozen, learnable = (Spline(cfg.n_knot, cfg.spline_range, fused=cfg.compile != "False").to(
+        cfg.device).requires_grad_(learned) for learned in (False, True))
+    leaf, sides = x.clone().requires_grad_(), {"GELU": F.gelu, "frozen": frozen, "learnable": learnable}
+    operators = {name: lambda act=act: act(leaf).backward(grad) for name, act in sides.items()}
     with tempfile.TemporaryDirectory() as folder:
         path, n = os.path.join(folder, "train.bin"), 8 * n_token + 1
         np.random.default_rng(0).integers(V, size=n).astype("<u2").tofile(path)
         data = SimpleNamespace(meta={"vocab_size": V, "end_mark": None}, path={"train": path},
                                n_token={"train": n})
-        sides = {"GELU": {"attn_act": "linear"}, "frozen splines": {"mode": "transfer"},
-                 "learnable splines": {"mlp_act": "spline", "attn_act": "spline"},
-                 "plain GPT-2": {"mode": "plain"}}
-        steps = {name: make_iteration(cfg, data, n_models=1, **changes)
-                 for name, changes in sides.items()}
-        steps[f"warm-up, {cfg.n_models} models"] = make_iteration(cfg, data, mode="warmup")
-        rates, some, every = (time_sides(sides, cfg.n_repeat, cfg.device) for sides in (
+        steps = {name: make_iteration(cfg, data, **{"n_models": 1} | changes) for name, changes in {
+            "GELU": {"attn_act": "linear"}, "frozen splines": {"mode": "transfer"},
+            "learnable splines": {"mlp_act": "spline", "attn_act": "spline"},
+            "plain GPT-2": {"mode": "plain"},
+            "warm-up, per model": {"mode": "warmup", "n_models": cfg.n_models}}.items()}
+        rates, act_times, step_times = (time_sides(sides, cfg.n_repeat, cfg.device) for sides in (
             {"product": lambda: square @ square, "copy": lambda: out.copy_(x)}, operators, steps))
+    step_times["warm-up, per model"] /= cfg.n_models
     peak, copied = 2e-9 * side ** 3 / rates["product"], 8e-9 * cfg.n_element / rates["copy"]
     flop = 6 * n_token * (cfg.n_layer * (12 * C ** 2 + T * C) + C * V)      # attention: causal half
-    print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: "
-          f"products {peak:.0f} GFLOP/s, copies {copied:.1f} GB/s (read + written)\nGELU step: "
-          f"{1e-9 * flop / every['GELU']:.0f} GFLOP/s, {1e-9 * flop / every['GELU'] / peak:.0%}\n")
-    for title, times in ((f"{cfg.n_element:,} numbers", some), ("iteration", every)):
-        table = [[title, "ms", "/ GELU", "/ models", "tokens/s"]]
-        for name, seconds in times.items():
-            k = cfg.n_models if name.startswith("warm-up") else 1
-            ratio = seconds / times["GELU"]
-            table.append([name, f"{1e3 * seconds:.1f}", f"{ratio:.2f}", f"{ratio / k:.2f}",
-                          f"{k * n_token / seconds:,.0f}" if times is every else ""])
-        print_table(table)
+    rate = 1e-9 * flop / step_times["GELU"]
+    print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: products "
+          f"{peak:.0f} GFLOP/s, copies {copied:.1f} GB/s\nGELU step {rate:.0f} GFLOP/s, {rate / peak:.0%}")
+    for title, times, n in (("operator", act_times, cfg.n_element), ("step", step_times, n_token)):
+        print_table([[title, "ms", "/ GELU", "values/s" if times is act_times else "tokens/s"], *(
+            [name, f"{1e3 * seconds:.1f}", f"{seconds / times['GELU']:.2f}", f"{n / seconds:,.0f}"]
+            for name, seconds in times.items())])
 
-# --------------------------------------------------------------------------------------------------
-# plan
 def plan(flags, passed):
-    """Prints the train.py commands that have no result but all inputs; warm-ups come first.
-
-    A run with a result, also a failed one, is not asked for again; a half-done one is resumed.
-    """
-    sources, targets, seeds, rates = (split(text) for text in (flags.sources, flags.targets,
-                                                               flags.seeds, flags.rates))
+    """Prints train.py commands without a result, also a failed one, whose inputs exist; warm-ups first."""
+    sources, targets, seeds, rates = (split(getattr(flags, name)) for name in
+                                      ("sources", "targets", "seeds", "rates"))
     if not seeds or not rates or not sources + targets:
         raise SystemExit("plan needs --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3")
-    runs = {key_run(run["flags"], run["place"]): run for run in read_runs(flags.out_dir)}
-    script, learned, n_missing, n_waiting = Path(__file__).with_name("train.py"), {}, 0, 0
+    def get_key(flags, place):
+        return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
+    runs = {get_key(run["flags"], run["place"]): run for run in read_runs(flags.out_dir)}
+    learned, n_missing, n_waiting = {}, 0, 0
+    script = os.path.relpath(Path(__file__).with_name("train.py"))
     both = [arg for arg in passed if not arg.startswith("--warmup_")]
     warmup = both + [f"--{arg[9:]}" for arg in passed if arg.startswith("--warmup_")]
-    datasets = dict.fromkeys(source.partition(":")[0] for source in sources)
-    jobs = [*itertools.product(["warmup"], datasets, seeds, [flags.warmup_rate or rates[0]], [""]),
-            *itertools.product(["baseline"], targets, seeds, rates, [""]),
-            *itertools.product(["transfer"], targets, seeds, rates, sources)]
-    for mode, dataset, seed, rate, source in jobs:
+    names = dict.fromkeys(source.partition(":")[0] for source in sources)
+    for mode, dataset, seed, rate, source in itertools.chain(itertools.product(["warmup"], names,
+            seeds, [flags.warmup_rate or rates[0]], [""]), itertools.product(["baseline"], targets,
+            seeds, rates, [""]), itertools.product(["transfer"], targets, seeds, rates, sources)):
         args = [*(warmup if mode == "warmup" else both), f"--mode={mode}", f"--dataset={dataset}",
                 f"--seed={seed}", f"--learning_rate={rate}"]
         origin, (name, _, control) = None, source.partition(":")
@@ -660,7 +580,7 @@ def plan(flags, passed):
                 continue
             args, origin = [*args, f"--splines={path}"], load_splines(path)
         wanted = configurator.parse(DEFAULTS, args)
-        run = runs.get(key_run(wanted, place_run(wanted, origin, {})), {"status": "missing"})
+        run = runs.get(get_key(wanted, place_run(wanted, origin, {})), {"status": "missing"})
         if run["status"] == "failed":
             print(f"{run['dir']} failed: {run.get('reason')}", file=sys.stderr)
         elif run["status"] == "finished" and mode == "warmup":
@@ -668,15 +588,11 @@ def plan(flags, passed):
         elif run["status"] != "finished":
             n_missing += 1
             name = os.path.basename(name_run(SimpleNamespace(**wanted), origin))
-            folder = os.path.join(flags.out_dir, name)
-            args += [f"--out_dir={folder}"] * (flags.out_dir != "out")
+            args += [f"--out_dir={os.path.join(flags.out_dir, name)}"] * (flags.out_dir != "out")
             args += ["--resume=True"] * (run["status"] == "unfinished")
-            print(shlex.join(["python", os.path.relpath(script), *args]))
+            print(shlex.join(["python", script, *args]))
     print(f"{n_missing} commands; {n_waiting} transfers wait for their splines file" if n_missing
           or n_waiting else "nothing is left to run", file=sys.stderr)
-
-def key_run(flags, place):
-    return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
 
 if __name__ == "__main__":
     commands = {f.__name__: f for f in (matrix, curves, splines, controls, basins, quantize, speed,
