@@ -162,14 +162,14 @@ def judge_cell(cell, metrics):
 # --------------------------------------------------------------------------------------------------
 # matrix and curves
 def get_paired_p(differences):
-    """Two-sided p of a paired t test; t = sqrt(n-1) tan(angle) has a density ~ cos(angle)**(n-2)."""
+    """Two-sided p of a paired t test: at t = sqrt(n-1) tan(angle) a density cos(angle)**(n-2)."""
     n, angles = len(differences), np.linspace(0, math.pi / 2, 100_001)
     density = np.cos(angles) ** (n - 2)
     found = math.atan2(abs(np.mean(differences)), np.std(differences, ddof=1) * (1 - 1 / n) ** 0.5)
     return density[angles >= found].sum() / density.sum()
 
 def mark_cells(judged, base, level=0.05):
-    """(cells that differ from the base row, number tested): paired t, 3 seeds at least, and Holm."""
+    """(cells that differ from row base, number tested): paired t, 3 seeds at least, and Holm."""
     p, marked = {}, set()
     for (row, column), cell in judged.items():
         seeds = judged[base, column]["seeds"]
@@ -201,18 +201,18 @@ def matrix(flags, files):
     for title, cells in read_cells(flags):
         cells = split_types(cells, flags.metric) if flags.by == "types" else cells
         rows, columns = list_axes(cells, flags.baseline)
-        print(f"\n{flags.metric or 'validation loss (of answers where there are questions)'} {title}"
+        print(f"\n{flags.metric or 'validation loss (of answers if there are any)'} {title}"
               "\neach row at its own best learning rate")
         best = print_matrix(cells, rows, columns, flags.metric)
         if rows and rows[0][0] == 0 and flags.by == "rows":
             print(f"\nall rows at the best learning rate of {rows[0][1]}")
-            equal = {(row, c): {key: run for key, run in cell.items() if key[0] == best[rows[0], c]["rate"]}
-                     for (row, c), cell in cells.items()}
+            equal = {(row, c): {key: run for key, run in cell.items()
+                     if key[0] == best[rows[0], c]["rate"]} for (row, c), cell in cells.items()}
             print_matrix(equal, rows, columns, flags.metric)
         judges = {cell["judge"] for cell in best.values()} - {None}
-        print(f"+- standard error over n seeds; rate/best of how many, < > at the edge, chosen on seed "
-              f"{judges or '-'},\nreported on others (same: none); unseen: share of inputs on knots "
-              "never visited;\nmeans mix units where tokenizers differ (not --metric=val_bits_per_byte)")
+        print(f"+- standard error over n seeds; rate/best of how many, < > at the edge; seed "
+              f"{judges or '-'} chose it\nand counts only if alone (same); unseen: inputs on knots "
+              "never visited;\nmeans mix units of tokenizers, except for --metric=val_bits_per_byte")
 
 def print_matrix(cells, rows, columns, metric):
     """Prints a matrix with its means and marks; gives back the judged cells."""
@@ -222,8 +222,9 @@ def print_matrix(cells, rows, columns, metric):
     table = [["", *(wrap([c], 13) for c in columns), "mean"]]
     for row in rows:
         mine = {c: judged[row, c] for c in columns}
-        table.append([wrap(row[1:]), *(cell["text"].replace("\n", "*" * ((row, c) in marked) + "\n", 1)
-                      for c, cell in mine.items()), show(np.mean([x["mean"] for x in mine.values()]))])
+        table.append([wrap(row[1:]), *(
+            cell["text"].replace("\n", "*" * ((row, c) in marked) + "\n", 1)
+            for c, cell in mine.items()), show(np.mean([x["mean"] for x in mine.values()]))])
     def average(*kinds):
         return np.array([np.mean([judged[row, c]["mean"] for row in rows if row[0] == 1 and
                         (row[1] == c.partition(" #")[0]) in kinds] or [math.nan]) for c in columns])
@@ -237,8 +238,8 @@ def print_matrix(cells, rows, columns, metric):
     return judged
 
 def split_types(cells, metric):
-    """The cells with a column per type; rows are specialists (trained on NAME/TYPE, each at its best
-    rate) and generalists (NAME, at the best rate for the mean); "own" splines: same data set.
+    """The cells with a column per type; rows are specialists (trained on NAME/TYPE, each at its
+    best rate) and generalists (NAME, at the best rate for the mean); "own": from the same data set.
     """
     parts, tokens = {}, {}
     for (row, column), cell in cells.items():
@@ -301,8 +302,8 @@ def get_rms(y, visits):
     return np.average(y ** 2, weights=visits) ** 0.5
 
 def controls(flags, files):
-    """Writes beside a learned file -gelu: GELU; -scaled: GELU with the learned RMS; -line: attention's
-    least-squares line; -scaled_line: both; -shuffled: the visited values in another order.
+    """Writes beside a learned file -gelu: GELU; -scaled: GELU with the learned RMS; -line: the
+    least-squares line for attention; -scaled_line: both; -shuffled: the visited values shuffled.
     """
     for path in files or [""]:
         learned = load_splines(path)
@@ -317,8 +318,8 @@ def controls(flags, files):
         shuffled = [[y.copy() for y in mlp], [y.copy() for y in attn]]
         for y, (_, _, w) in zip(sum(shuffled, []), sum(old, [])):
             y[w > 0] = rng.permutation(y[w > 0])
-        made = {"shuffled": shuffled} | ({"gelu": (gelu, []), "scaled": (scaled, attn)} if mlp else {})
-        made |= {"line": (mlp, line)} if attn else {}
+        made = {"gelu": (gelu, []), "scaled": (scaled, attn)} if mlp else {}
+        made |= {"shuffled": shuffled} | ({"line": (mlp, line)} if attn else {})
         made |= {"scaled_line": (scaled, line)} if attn and mlp else {}
         rest = {k: v for k, v in learned.items() if k not in ("mlp", "attn", "sha256")}
         for name, new in made.items():
@@ -344,13 +345,13 @@ def splines(flags, files):
                   *(f"- {name.split()[0]}" for name, *_ in drawn[part])]]
         for name, x, y, w in drawn[part]:
             height = np.rint(9 * (y - y.min()) / max(np.ptp(y), 1e-9)).astype(int).astype(str)
-            print(f"\n{part} {name}, 0 is {y.min():.3f}, 9 is {y.max():.3f}; - visited in the warm-up\n"
+            print(f"\n{part} {name}, 0 is {y.min():.3f}, 9 is {y.max():.3f}; - visited\n"
                   + "".join(height) + "\n" + "".join(np.where(w > 0, "-", " ")))
             span = f"{np.sum(w > 0)}/{len(x)} in {x[w > 0][0]:.1f}..{x[w > 0][-1]:.1f}"
             slope, rms = np.polyfit(x, y, 1, w=w ** 0.5)[0], get_rms(y, w)
-            distances = [np.hypot(get_rms(y - np.interp(x, z, u), w), get_rms(u - np.interp(z, x,
-                y), v)) / 2 ** 0.5 for _, z, u, v in drawn[part]]
-            ratio = rms / get_rms(get_gelu(x), w)
+            ratio, distances = rms / get_rms(get_gelu(x), w), [
+                np.hypot(get_rms(y - np.interp(x, z, u), w), get_rms(u - np.interp(z, x, y), v))
+                / 2 ** 0.5 for _, z, u, v in drawn[part]]
             table.append([name, span, *map(show, (slope, rms, ratio, *distances))])
         print_table(table)
     print("- [i]: RMS distance, half over the activations of each")
@@ -359,7 +360,7 @@ def splines(flags, files):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SystemExit(f"png={flags.png}: matplotlib is missing; pip install matplotlib") from None
+        raise SystemExit(f"png={flags.png} needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     for axis, part in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
         for name, x, y, w in drawn[part]:           # dots: visited
@@ -371,7 +372,7 @@ def splines(flags, files):
 # --------------------------------------------------------------------------------------------------
 # basins and quantize
 def load_runs(flags, given):
-    """Yields (folder, model 0, data, cfg), as last saved, of each folder given, with the flags given."""
+    """Yields (folder, model 0, data, cfg) of each run given, as last saved, with flags given."""
     folders, changes = ([arg for arg in given if (arg[0] == "-") == flag] for flag in (False, True))
     if not folders or flags.weights not in ("last", "average"):
         raise SystemExit("give folders of runs, and weights=last or average")
@@ -412,7 +413,7 @@ def basins(flags, given):
                 losses.append(evaluate(model, data, cfg)["val_loss"])
             columns[-1].append(show(*losses) if radius else f"{losses[0]:.6f}")
     print_table(list(zip(["radius", "recorded", *map(str, radii)], *columns)))
-    print("validation loss, +- standard error over 5 directions; radius: share of each matrix's norm")
+    print("validation loss, +- standard error over 5 directions; radius: share of a matrix's norm")
 
 def quantize_tensor(x, n_bit):
     """Symmetric, per tensor: the largest absolute value is 2**(n_bit-1) - 1 steps."""
@@ -430,7 +431,7 @@ def get_sqnr(x, n_bit=4):
     return 10 * (x.float().square().mean() / error.square().mean()).log10().item()
 
 def quantize_model(model, n_bit, kind):
-    """A copy in which the linear layers of the blocks have quantized weights, activations or both."""
+    """A copy whose linear layers in the blocks have quantized weights, activations or both."""
     model = copy.deepcopy(model)
     for module in [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]:
         if kind != "activations":
@@ -456,8 +457,8 @@ def quantize(flags, given):
     names = ["", "full precision", *(f"{kind}, {n_bit} bits" for kind, n_bit in cases)]
     names += [f"block {i}" for i in range(1, max(map(len, columns)) - len(names) + 1)]
     print_table(list(itertools.zip_longest(names, *columns, fillvalue="-")))
-    print("loss with inputs and weights of the blocks' linear layers rounded (symmetric, per tensor,\n"
-          "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
+    print("loss with inputs and weights of linear layers in the blocks rounded (symmetric, per tensor,"
+          "\nabsolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
 
 # --------------------------------------------------------------------------------------------------
 # speed
@@ -480,7 +481,7 @@ class PlainGPT(nn.Module):
     def forward(self, idx):
         x = self.wte(idx) + self.wpe.weight[:idx.shape[1]]                          # (B, T, C)
         for norm, c_attn, c_proj, mlp in self.blocks:
-            qkv = c_attn(norm(x)).unflatten(2, (3, self.n_head, -1))                # (B, T, 3, H, D)
+            qkv = c_attn(norm(x)).unflatten(2, (3, self.n_head, -1))            # (B, T, 3, H, D)
             y = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
             x = x + c_proj(y.transpose(1, 2).flatten(2))                            # (B, T, C)
             x = x + mlp(x)
@@ -502,9 +503,10 @@ def make_iteration(cfg, data, **changes):
     splines = make_splines(config := make_config(cfg, data.meta))
     for spline in sum(splines.values(), []):
         knots = torch.linspace(-cfg.spline_range, cfg.spline_range, cfg.n_knot)
-        spline.to(cfg.device).requires_grad_(cfg.mode != "transfer").values.data.copy_(F.gelu(knots))
+        spline.to(cfg.device).requires_grad_(cfg.mode != "transfer").values.data[:] = F.gelu(knots)
     values = [spline.values for spline in sum(splines.values(), []) if cfg.mode != "transfer"]
-    totals, optimizer = [value * 0 for value in values], torch.optim.Adam(values or [torch.zeros(1)])
+    totals = [torch.zeros_like(value) for value in values]
+    optimizer = torch.optim.Adam(values or [torch.zeros(1)])
     running = [make_model(m, config, splines, cfg) for m in range(cfg.n_models)]
     if cfg.mode == "plain":
         running[0].model = PlainGPT(config).to(cfg.device)
@@ -528,8 +530,9 @@ def speed(flags, given):
         getattr(torch, cfg.dtype))
     frozen, learnable = (Spline(cfg.n_knot, cfg.spline_range, fused=cfg.compile != "False").to(
         cfg.device).requires_grad_(learned) for learned in (False, True))
-    leaf, sides = x.clone().requires_grad_(), {"GELU": F.gelu, "frozen": frozen, "learnable": learnable}
-    operators = {name: lambda act=act: act(leaf).backward(grad) for name, act in sides.items()}
+    leaf, acts = x.clone().requires_grad_(), (F.gelu, frozen, learnable)
+    operators = {name: lambda act=act: act(leaf).backward(grad)
+                 for name, act in zip(("GELU", "frozen spline", "learnable spline"), acts)}
     with tempfile.TemporaryDirectory() as folder:
         path, n = os.path.join(folder, "train.bin"), 8 * n_token + 1
         np.random.default_rng(0).integers(V, size=n).astype("<u2").tofile(path)
@@ -546,15 +549,15 @@ def speed(flags, given):
     peak, copied = 2e-9 * side ** 3 / rates["product"], 8e-9 * cfg.n_element / rates["copy"]
     flop = 6 * n_token * (cfg.n_layer * (12 * C ** 2 + T * C) + C * V)      # attention: causal half
     rate = 1e-9 * flop / step_times["GELU"]
-    print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: products "
-          f"{peak:.0f} GFLOP/s, copies {copied:.1f} GB/s\nGELU step {rate:.0f} GFLOP/s, {rate / peak:.0%}")
+    print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: "
+          f"matrix products {peak:.0f} GFLOP/s\n(GELU step: {rate / peak:.0%}), copies {copied:.1f} GB/s")
     for title, times, n in (("operator", act_times, cfg.n_element), ("step", step_times, n_token)):
         print_table([[title, "ms", "/ GELU", "values/s" if times is act_times else "tokens/s"], *(
             [name, f"{1e3 * seconds:.1f}", f"{seconds / times['GELU']:.2f}", f"{n / seconds:,.0f}"]
             for name, seconds in times.items())])
 
 def plan(flags, passed):
-    """Prints train.py commands without a result, also a failed one, whose inputs exist; warm-ups first."""
+    """Prints train.py commands without result (failed is one) but with inputs; warm-ups first."""
     sources, targets, seeds, rates = (split(getattr(flags, name)) for name in
                                       ("sources", "targets", "seeds", "rates"))
     if not seeds or not rates or not sources + targets:
