@@ -1,0 +1,893 @@
+"""The tests. SLOW=1 adds what starts processes or takes long; samples are skipped when absent."""
+import collections
+import contextlib
+import hashlib
+import http.server
+import inspect
+import io
+import itertools
+import json
+import math
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import analyze
+import configurator
+import prepare
+import train
+from train import DEFAULTS, Spline
+
+slow = pytest.mark.skipif(not os.environ.get("SLOW"), reason="SLOW=1 runs it")
+
+# --------------------------------------------------------------------------------------------------
+# train.py, configurator.py
+META = {"vocab_size": 9, "end_mark": 8, "tokenizer": "char", "fingerprint": "f",
+        "bytes_per_token": [1, 2, 3, 1, 1, 1, 1, 1, 0]}
+CURVE = [1 / 3, 2 / 3, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]     # of ten iterations, ramp 0.2
+IDS = np.random.default_rng(0).integers(0, 9, 300)
+
+def make_cfg(folder="", **changes):
+    """All flags of a tiny run on the data set that write_data left in folder."""
+    return SimpleNamespace(**train.DEFAULTS | {
+        "dataset": "tiny", "data_dir": f"{folder}/data", "out_dir": f"{folder}/out", "window": 8,
+        "device": "cpu", "compile": "False", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_models": 2,
+        "block_size": 16, "max_iters": 4, "save_interval": 1, "learning_rate": 0.01} | changes)
+
+def write_data(folder, train_ids=IDS, val_ids=IDS[:200], **changes):
+    """A data set `tiny` as prepare.py would write it, and what read_dataset gives for it."""
+    place, splits = Path(folder, "data", "tiny"), {"train": train_ids, "val": val_ids}
+    place.mkdir(parents=True, exist_ok=True)
+    for split, ids in splits.items():
+        np.array(ids).astype("<u2").tofile(place / f"{split}.bin")
+    meta = META | {"n_token": {split: len(ids) for split, ids in splits.items()}, "sha256": {
+        x: hashlib.sha256((place / f"{x}.bin").read_bytes()).hexdigest() for x in splits}} | changes
+    (place / "meta.json").write_text(json.dumps(meta))
+    path = {split: place / f"{split}.bin" for split in splits}
+    return SimpleNamespace(meta=meta, n_token=meta["n_token"], path=path)
+
+def write_splines(folder, **changes):
+    content = {"n_knot": 64, "spline_range": 15.0, "share_layers": "all", "dataset": "made",
+               "mlp": [[0.1 * i for i in range(64)]], "attn": [[0.01 * i * i for i in range(64)]]}
+    Path(folder, "s.json").write_text(json.dumps(content | changes))
+    return f"{folder}/s.json"
+
+def make_model(cfg, meta=META, std=0.3):
+    """A model in which nothing is zero, alike with and without splines; and its splines."""
+    config = train.make_config(cfg, meta)
+    splines = train.make_splines(config)
+    model, draw = train.GPT(config, splines), torch.Generator().manual_seed(5)
+    for _, weight in sorted(model.named_parameters(), key=lambda pair: "values" in pair[0]):
+        weight.data.normal_(0, std, generator=draw)
+    return model, splines
+
+def run(folder, name="out", cut=math.inf, **flags):
+    """A run that "dies" in iteration cut: its flags, the weights of each model, its checkpoint."""
+    cfg, real = make_cfg(folder, out_dir=f"{folder}/{name}", **flags), train.get_batch
+    def get_batch(data, first, *args, **more):
+        if first >= cut * cfg.batch_size:
+            raise InterruptedError
+        return real(data, first, *args, **more)
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(InterruptedError):
+        patch.setattr(train, "get_batch", get_batch)
+        train.train(cfg)
+    saved = torch.load(Path(cfg.out_dir, "ckpt.pt"), weights_only=True)
+    return cfg, [saved["models"][m][0] for m in sorted(saved["models"])], saved
+
+def read(cfg, name):
+    """The rows of a json or jsonl file of a run, without its clock."""
+    rows = [json.loads(line) for line in Path(cfg.out_dir, name).read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "time_s"} for row in rows]
+
+def differ(a, b):
+    """Names of the tensors in which two state dicts are not the same to the last bit."""
+    assert a.keys() == b.keys()
+    return {name for name in a if not torch.equal(a[name], b[name])}
+
+def refuses(words, function, *args):
+    """It ends with exit status 1 and one line that holds the words."""
+    with pytest.raises(SystemExit) as error:
+        function(*args)
+    return words in error.value.code and "\n" not in error.value.code
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5),
+                                              (torch.bfloat16, 2**-8 + 1e-5)])
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_spline_equals_numpy_interp_everywhere(dtype, tolerance, zigzag):
+    draw, knots, spline = np.random.default_rng(0), np.linspace(-15, 15, 64), Spline(64, 15.0)
+    spline.values.data = torch.tensor((-1.0) ** np.arange(64) if zigzag else draw.normal(size=64))
+    spline.to(torch.promote_types(dtype, torch.float32))
+    x = np.concatenate([draw.uniform(-20, 20, 100_000), knots, [1e30, -1e30, np.inf, -np.inf]])
+    x, values = torch.tensor(x).to(dtype).reshape(4, -1), spline.values.detach().double()
+    y = spline(x).detach()
+    error = y.double() - np.interp(x.double(), knots, values)
+    assert error.abs().max() <= tolerance * values.abs().max()      # bfloat16 rounds to 8 bits
+    assert (y.shape, y.dtype) == (x.shape, dtype)
+    assert spline(torch.tensor([math.nan, 1.0], dtype=dtype)).isnan().tolist() == [True, False]
+
+def test_spline_gradients_pass_gradcheck_away_from_knots_and_at_them_take_the_right_side():
+    values, spline = torch.tensor([0.3, -1, 2, 0.5, 4], dtype=torch.float64), Spline(5, 2.0)
+    x = torch.tensor([-2.7, -1.6, -0.3, 0.45, 0.8, 1.9, 3.1], dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda x, values: torch.func.functional_call(spline, {"values": values}, x),
+        (x.requires_grad_(), values.requires_grad_()))
+    spline.values = torch.nn.Parameter(torch.tensor([0.0, 1, 3, 6, 10]), requires_grad=False)
+    x = torch.tensor([-9.0, -2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 9.0], requires_grad=True)
+    spline(x).sum().backward()
+    assert x.grad.tolist() == [0, 1, 2, 3, 3, 4, 0, 0] and spline.values.grad is None   # frozen
+
+@pytest.mark.parametrize("device", ["cpu", "others"])
+def test_gradient_of_values_is_the_hat_weights_and_sums_to_the_incoming_gradient(device):
+    code, names = inspect.getsource(train.sum_hats), vars(train).copy()
+    assert '"cpu"' in code      # its other branch, too, is run here
+    exec(code if device == "cpu" else code.replace('"cpu"', '"none"'), names)
+    knots, ends = torch.linspace(-15, 15, 64), torch.tensor([math.inf, -math.inf])
+    x = torch.cat([torch.linspace(-17, 17, 481), knots, ends])
+    hats = (1 - (x.clamp(-15, 15)[:, None] - knots).abs() * 2.1).clamp(min=0)           # (n, K)
+    grad = torch.linspace(-1, 1, len(x))
+    each = torch.stack([names["sum_hats"](a[None], b[None], 64, 15.0) for a, b in zip(grad, x)])
+    assert torch.allclose(each.sum(1), grad, atol=1e-5)
+    assert torch.allclose(each, grad[:, None] * hats, atol=1e-4)    # positions round to 4e-6
+    assert torch.allclose(names["sum_hats"](grad, x, 64, 15.0), grad @ hats, atol=1e-4)
+
+@pytest.mark.parametrize("window, end_mark", [(5, 8), (1024, 8), (5, None), (1024, None)])
+def test_no_token_reaches_another_document_or_an_earlier_position(window, end_mark):
+    cfg = make_cfg(mode="warmup", n_layer=4, window=window)
+    model, _ = make_model(cfg, {"vocab_size": 9, "end_mark": end_mark})
+    idx = torch.tensor([0, 3, 1, 4, 1, 5, 8, 2, 6, 5, 3, 8, 8, 5, 7, 0, 3, 2, 3, 8, 4, 6, 2, 6])
+    T, p = len(idx), torch.arange(len(idx))
+    changed = idx.repeat(2 * T + 1, 1)
+    changed[p, p] = (idx + 1) % 8                           # another token, never a mark
+    changed[T + p, p] = torch.where(idx == 8, 3, 8)         # a mark comes or goes
+    hidden = model.double()(changed)
+    differs = (hidden[:-1] - hidden[-1]).abs().amax(-1).view(2, T, T) > 1e-12   # of 2T changes
+    document = (idx == end_mark if end_mark else idx < 0).cumsum(0)
+    same = (p[:, None] <= p) & (document[:, None] == document)
+    assert not differs[:, ~same].any()
+    assert differs[0][same & (p - p[:, None] < 4)].all()    # a living model, within its window
+
+@pytest.mark.parametrize("flags", [{"mode": "warmup"}, {"tie_embeddings": False}, {"n_layer": 7},
+                                   {"n_embd": 64}, {"freeze_all_but_embeddings": True}])
+def test_fresh_model_predicts_about_uniformly(flags):
+    config = train.make_config(make_cfg(**flags), {"vocab_size": 500, "end_mark": None})
+    draw = torch.Generator().manual_seed(0)
+    model, x = train.GPT(config, train.make_splines(config), draw), torch.arange(400).view(4, 100)
+    assert abs(train.compute_loss(model, x, x + 1).item() - math.log(500)) < 0.05
+
+@pytest.mark.parametrize("vocab_size", [4095, 4096])
+def test_loss_and_its_gradients_equal_plain_cross_entropy(vocab_size):
+    model, _ = make_model(make_cfg(), {"vocab_size": vocab_size, "end_mark": None}, 0.1)
+    x, y = torch.randint(vocab_size, (2, 2, 700), generator=torch.Generator().manual_seed(0))
+    plain = F.cross_entropy(model.head(model(x)).flatten(0, 1), y.flatten())
+    loss, weights = train.compute_loss(model, x, y), list(model.parameters())
+    assert torch.allclose(loss, plain, rtol=1e-5)           # float32 sums in another order
+    for a, b in zip(torch.autograd.grad(loss, weights), torch.autograd.grad(plain, weights)):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-6)
+
+@pytest.mark.parametrize("parts", ["both", "mlp", "attn"])
+@pytest.mark.parametrize("share, rows", [("all", [0, 0, 0, 0]), ("middle", [0, 1, 1, 2]),
+                                         ("none", [0, 1, 2, 3])])
+def test_parts_and_share_layers_say_which_layers_have_which_spline(parts, share, rows):
+    model, splines = make_model(make_cfg(mode="warmup", n_layer=4, parts=parts, share_layers=share))
+    for kind in ("mlp", "attn"):
+        acts = [getattr(block, kind).act for block in model.blocks]
+        assert [splines[kind].index(act) for act in acts if isinstance(act, Spline)] == (
+            rows if parts in ("both", kind) else [])
+
+@pytest.mark.parametrize("n_layer", [2, 12])
+def test_loaded_functions_arrive_each_at_its_place_in_every_layer(tmp_path, n_layer):
+    knots, flags = torch.linspace(-16, 16, 33), {"n_knot": 33, "spline_range": 16.0}
+    acts, x = {"relu": [knots.relu().tolist()], "linear": [knots.tolist()]}, torch.arange(8)[None]
+    cfg = make_cfg(n_layer=n_layer, mlp_act="relu", attn_act="linear")
+    expected = make_model(cfg, std=0.1)[0](x)
+    for mlp, attn in (("relu", "linear"), ("relu", "relu"), ("linear", "linear")):
+        path = write_splines(tmp_path, mlp=acts[mlp], attn=acts[attn], **flags)
+        cfg = make_cfg(n_layer=n_layer, mode="transfer", splines=path, **flags)
+        model, splines = make_model(cfg, std=0.1)
+        train.place_splines(splines, train.load_splines(path), cfg)
+        same = torch.allclose(model(x), expected, atol=1e-3)        # rounding grows over the layers
+        assert same == ((mlp, attn) == ("relu", "linear"))
+
+@pytest.mark.parametrize("n_trainable, stays, mode, more", [
+    (6380, "0.attn.v_mix", "baseline", {"attn_act": "linear"}),     # that one has no effect
+    (6380, "0.attn.v_mix values", "transfer", {}),
+    (6380, "0.attn.v_mix values", "transfer", {"parts": "mlp"}),
+    (144, "norm skip out mix c_ act_", "warmup", {"freeze_all_but_embeddings": True}),
+    (144, "norm skip out blocks", "transfer", {"freeze_all_but_embeddings": True})])
+def test_what_is_frozen_stays_bit_identical_and_all_else_trains(
+        tmp_path, n_trainable, stays, mode, more):
+    write_data(tmp_path)
+    path = write_splines(tmp_path) if mode == "transfer" else ""
+    cfg, (weights,), _ = run(tmp_path, n_models=1, mode=mode, splines=path, **more)
+    splines = train.make_splines(config := train.make_config(cfg, META))
+    if path:
+        train.place_splines(splines, train.load_splines(path), cfg)
+    fresh = train.make_model(0, config, splines, cfg).model.state_dict()
+    assert fresh.keys() - differ(fresh, weights) == {
+        name for name in fresh if any(word in name for word in stays.split())}
+    # by hand: embedding 9 * 16, its norm 16, skip and out 2, each block 12 * 16**2 + 2 * 16 + 5
+    assert read(cfg, "result.json")[0]["n_trainable"] == n_trainable
+
+def test_learning_rate_rises_stays_and_falls_and_is_never_zero():
+    def get_curve(**flags):
+        cfg = make_cfg(**flags)
+        return [train.get_lr_factor(it, cfg) for it in range(cfg.max_iters)]
+    assert get_curve(max_iters=10, lr_warmup_frac=0.2) == pytest.approx(CURVE)
+    for N, name in itertools.product((1, 2, 3, 7, 100), ("trapezoid", "constant", "cosine")):
+        curve = get_curve(max_iters=N, lr_schedule=name)
+        assert 0 < min(curve) and max(curve) <= 1 and (N < 7 or max(curve) == 1)
+        assert N < 7 or (curve[-1] == 1) == (name == "constant")
+
+@pytest.mark.parametrize("stagger", ["delayed", "common", "none"])
+def test_models_start_and_follow_the_curve_as_stagger_says(tmp_path, stagger):
+    write_data(tmp_path)
+    *_, saved = run(tmp_path, cut=9, mode="warmup", stagger=stagger, n_models=4, max_iters=10,
+                    lr_warmup_frac=0.2, parts="attn")
+    starts = [0] * 4 if stagger == "none" else [0, 2, 5, 8]         # 2.5 and 7.5 round to even
+    for m in range(4):
+        (moments,) = saved["models"][m][1]      # of AdamW, after update number 8
+        for group in moments["param_groups"]:
+            position = 8 - starts[m] if stagger == "delayed" else 8
+            assert group["lr"] == pytest.approx(0.01 * CURVE[position])
+        assert {int(state["step"]) for state in moments["state"].values()} == {9 - starts[m]}
+    (group,) = saved["spline_optimizer"]["param_groups"]
+    assert (group["lr"], len(group["params"])) == (pytest.approx(0.1 * CURVE[8]), 1)
+
+@pytest.mark.parametrize("it", [1, 3])
+def test_spline_gradient_is_the_mean_over_the_started_models(tmp_path, it):
+    data, total = write_data(tmp_path), 0
+    cfg, models, before = run(tmp_path, "a", cut=it, mode="warmup")             # starts: 0 and 2
+    *_, after = run(tmp_path, "b", cut=it + 1, mode="warmup")
+    for m, weights in enumerate(models):
+        model, splines = make_model(cfg)
+        model.load_state_dict(weights)
+        x, y = train.get_batch(data, it, 1, cfg, stream=m + 1)
+        loss = F.cross_entropy(model.head(model(x)).flatten(0, 1), y.flatten())
+        values = [splines[kind][0].values for kind in ("mlp", "attn")]
+        total = total + torch.stack(torch.autograd.grad(loss, values))
+    assert len(models) == (it + 1) // 2 and total.abs().max() > 1e-4
+    for i in (0, 1):            # Adam's first moment, beta 0.99
+        old, new = (saved["spline_optimizer"]["state"][i]["exp_avg"] for saved in (before, after))
+        mean = total[i] / len(models)
+        assert torch.allclose(100 * (new - 0.99 * old), mean, atol=1e-6, rtol=1e-3)
+
+def test_every_weight_has_one_optimizer_and_no_two_models_share_weights_or_batches(tmp_path):
+    data, runs, batches = write_data(tmp_path), [], []
+    for m, mode in enumerate(("warmup", "warmup", "warmup", "baseline")):
+        cfg = make_cfg(tmp_path, mode=mode)
+        config = train.make_config(cfg, META)
+        splines = splines if 0 < m < 3 else train.make_splines(config)
+        runs.append(train.make_model(m % 3, config, splines, cfg))
+        batches.append(train.get_batch(data, 0, 5, cfg, runs[-1].stream)[0])
+    moved = [w for run in runs for x in run.optimizers for g in x.param_groups for w in g["params"]]
+    ours = [w for run in runs for name, w in run.model.named_parameters() if "values" not in name]
+    assert sorted(map(id, moved)) == sorted(map(id, ours)) and len(set(map(id, ours))) == len(ours)
+    for some in (batches, [run.model.blocks[0].mlp.c_fc.weight for run in runs]):
+        assert not any(torch.equal(some[i], some[j]) for i in range(4) for j in range(i))
+
+@pytest.mark.parametrize("n_token", [33, 34, 64, 65, 66, 300])
+def test_batches_cover_every_target_of_an_epoch_and_are_a_pure_function(tmp_path, n_token):
+    data, n = write_data(tmp_path, np.arange(n_token), end_mark=None), math.ceil((n_token - 1) / 32)
+    cfg = make_cfg(tmp_path, block_size=32)
+    epochs = [train.get_batch(data, i * n, n, cfg) for i in range(3)]
+    for x, y in epochs:
+        assert x.shape == (n, 32) and torch.equal(x + 1, y)
+        assert sorted(set(y.flatten().tolist())) == list(range(1, n_token))
+    assert n < 5 or not torch.equal(epochs[0][0], epochs[1][0])
+    for i in reversed(range(3 * n)):            # any order, any batch size
+        assert torch.equal(train.get_batch(data, i, 1, cfg)[0][0], epochs[i // n][0][i % n])
+
+@pytest.mark.parametrize("n_val", [17, 32, 33, 34, 90])
+def test_validation_scores_every_token_but_the_first_once_at_any_batch_size(tmp_path, n_val):
+    data, (model, _) = write_data(tmp_path, val_ids=IDS[:n_val]), make_model(make_cfg(), std=1.0)
+    for block in model.blocks:          # what remains looks at the token before alone
+        block.attn.c_proj.weight.data.zero_()
+        block.mlp.c_proj.weight.data.zero_()
+    table = -model.head(model(torch.arange(9)[:, None]))[:, 0].log_softmax(-1).detach().numpy()
+    for batch_size, limit in ((1, 10**6), (7, 10**6), (1, 20), (1, n_val - 1), (1, 1)):
+        cfg, n = make_cfg(batch_size=batch_size, eval_tokens=limit), min(limit, n_val - 1)
+        before, after = IDS[:n], IDS[1:n + 1]
+        nats, hits = train.score_tokens(model, data, cfg)
+        assert nats == pytest.approx(table[before, after], abs=1e-4) and len(nats) == n
+        assert hits.tolist() == (table.argmin(1)[before] == after).tolist()
+        row, total = train.evaluate(model, data, cfg), table[before, after].sum(dtype=float)
+        bits = total / math.log(2) / max(1, sum(META["bytes_per_token"][i] for i in after))
+        assert row["val_loss"] == pytest.approx(total / n, abs=1e-5)
+        assert row["val_bits_per_byte"] == pytest.approx(bits, abs=1e-4)
+
+@torch.no_grad()
+def test_exact_match_and_answer_loss_agree_with_a_slow_greedy_decoder_on_whole_pairs(tmp_path):
+    model, _ = make_model(make_cfg(tie_embeddings=False))
+    model.head.weight[8] = 1.01 * model.head.weight[3]      # so that most answers end in time
+    draw, val, pairs, right, nats = np.random.default_rng(1), [], [], [], []
+    def predict(ids):
+        return model.head(model(torch.tensor([ids])))[0, -1]
+    for i in range(60):
+        prompt = [8] * bool(val) + draw.integers(0, 8, 1 + i % 4).tolist()
+        decoded, nat = [], 0
+        while len(decoded) < 4 and 8 not in decoded:
+            decoded.append(int(predict(prompt + decoded).argmax()))
+        answer = [token for token in decoded[:3] if token < 8] + [8]
+        answer = [1, *answer[1:]] if i % 3 == 2 and len(answer) > 1 else answer
+        for j, token in enumerate(answer):
+            nat -= predict(prompt + answer[:j]).log_softmax(0)[token].item()
+        right, nats = [*right, decoded == answer], [*nats, nat]
+        pairs.append([i % 5 // 3, 1 + i % 4, len(answer)])
+        val += prompt[bool(val):] + answer
+    (kind, _, size), right, nats = np.array(pairs).T, np.array(right), np.array(nats)
+    data = write_data(tmp_path, val_ids=val, val_pairs=pairs, types=["a", "b"])
+    for n, limit, block_size in ((60, 10**6, 16), (60, len(val) - 1, 3), (59, len(val) - 2, 64)):
+        row = train.evaluate(model, data, make_cfg(eval_tokens=limit, block_size=block_size))
+        rates = [right[:n][kind[:n] == i].mean() for i in (0, 1)]
+        parts = row["by_type"].values()
+        assert [part["n"] for part in parts] == np.bincount(kind[:n]).tolist()
+        assert [part["exact_match"] for part in parts] == pytest.approx(rates)
+        assert row["exact_match"] == pytest.approx(sum(rates) / 2) and 0 < min(rates) < 1
+        assert row["answer_loss"] == pytest.approx(nats[:n].sum() / size[:n].sum(), abs=1e-4)
+
+@pytest.mark.parametrize("flags", [{"average_checkpoints": True, "average_interval": 2},
+                                   {"mode": "warmup", "n_models": 3, "scramble": True}])
+def test_neither_resuming_nor_reporting_changes_a_bit(tmp_path, flags):
+    write_data(tmp_path)
+    flags |= {"max_iters": 9, "batch_size": 2, "save_interval": 2, "resume": True}
+    run(tmp_path, "cut", 5, eval_interval=3, **flags)       # leaves iteration 4, between two starts
+    runs = [run(tmp_path, name, eval_interval=interval, log_interval=interval, **flags)
+            for name, interval in (("uncut", 3), ("cut", 3), ("often", 1))]
+    for _, models, saved in runs[1:]:
+        assert not any(differ(*pair) for pair in zip(models, runs[0][1], strict=True))
+        assert not saved["average"] or not differ(saved["average"], runs[0][2]["average"])
+    assert read(runs[0][0], "log.jsonl") == read(runs[1][0], "log.jsonl")
+
+def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path):
+    write_data(tmp_path)
+    cfg, *_ = run(tmp_path, cut=2)
+    assert refuses("resume", train.train, cfg)
+    run(tmp_path, resume=True)
+    before = Path(cfg.out_dir, "result.json").read_bytes()
+    for change in ({}, {"eval_interval": 7}, {"resume": True}, {"data_dir": f"{tmp_path}/./data"}):
+        assert train.train(SimpleNamespace(**vars(cfg) | change))["last"]
+    for change in ({"beta1": 0.5}, {"learning_rate": 0.02}, {"seed": 1}, {"mode": "warmup"}):
+        assert refuses(*change, train.train, SimpleNamespace(**vars(cfg) | change))
+    write_data(tmp_path, IDS[::-1])
+    assert refuses("train", train.train, cfg)
+    assert Path(cfg.out_dir, "result.json").read_bytes() == before     # the clock included
+    run(tmp_path, overwrite=True)
+    assert Path(cfg.out_dir, "result.json").read_bytes() != before
+
+BAD = [(flags, "", b"", flags.split("=")[0]) for flags in (
+    "n_embd=18", "n_knot=1", "mode=train", "learning_rate=0", "max_iters=-1", "seed=-1",
+    "beta1=1.5", "beta1=1", "lr_warmup_frac=0.6", "splines=x.json", "splines= mode=transfer",
+    "eval_interval=0",    "device=tpu", "attention=flex", "n_layer=2 share_layers=middle", "compare_rates=fast",
+    "compare_rates=0,1e-3", "compare_rates=e-3", "average_checkpoints=True mode=warmup",
+    "block_size=250", "out_dir=/dev/null/x", "spline_data=held_out block_size=160")]
+BAD += [("", *row) for row in (
+    ("train.bin", bytes(599), "train.bin"), ("train.bin", bytes(598) + b"\t\0", "vocab"),
+    ("val.bin", b"\t\0" * 200, "vocab"), ("val.bin", bytes(401), "val.bin"),
+    ("meta.json", b"", "prepare.py"), ("meta.json", b"{}", "meta"), ("meta.json", b"[]", "meta"))]
+BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
+    ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
+    ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
+    ("share_layers=none", {"share_layers": "none", "mlp": [[0.0] * 64] * 4}, "mlp"))]
+
+@pytest.mark.parametrize("flags, name, content, words", BAD)
+def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, content, words):
+    write_data(tmp_path)
+    if name == "s.json":
+        flags = f"splines={write_splines(tmp_path, **content)} {flags}"
+    elif name:
+        Path(tmp_path, "data", "tiny", name).write_bytes(content)
+    cfg = configurator.parse(vars(make_cfg(tmp_path)), [f"--{flag}" for flag in flags.split()])
+    assert refuses(words, train.train, SimpleNamespace(**cfg))
+    assert not Path(tmp_path, "out").exists()
+
+@pytest.mark.parametrize("argv, expected", [
+    ("--seed=1e3 --beta1=1 --resume=true", {"seed": 1000, "beta1": 1.0, "resume": True}),
+    ("--seed=5.0 --dataset=a=b --resume=False", {"seed": 5, "dataset": "a=b"}), ("", {}),
+    ("--dataset= --out_dir=007 --n_knot=-2", {"dataset": "", "out_dir": "007", "n_knot": -2}),
+    ("--seed=1 --dataset=y a.py b.py --beta1=0.3",
+     {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
+    ("--n_knt=3", "n_knot"), ("--seed=1.5", "whole"), ("--seed=x", "whole"), ("no.py", "no.py"),
+    ("--beta1=fast", "number"), ("--beta1=nan", "number"), ("--resume=1", "True or False"),
+    ("--resume", "--resume=VALUE"), ("seed=3", "--seed=3"), ("FILE seed += 1", "only lines"),
+    ("FILE n_knt = 3", "n_knot"), ("FILE seed = 'x'", "whole"), ("FILE seed = True", "whole"),
+    ("FILE import os; os.mkdir('made')", "only lines"), ("FILE seed = n_knot = 3", "only lines")])
+def test_configurator_keeps_types_and_order_and_refuses_the_rest(
+        tmp_path, monkeypatch, argv, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("# what\nseed = 7   # why\ndataset = 'x'\ncompile = True\nbeta1 = 1\n")
+    Path("b.py").write_text(argv[5:] if "FILE" in argv else "seed = 8\nresume = True\n")
+    argv = ["b.py"] if "FILE" in argv else argv.split()
+    if isinstance(expected, str):
+        assert refuses(expected, configurator.parse, train.DEFAULTS, argv)
+        assert len(os.listdir()) == 2           # nothing was executed
+    else:
+        found = configurator.parse(train.DEFAULTS, argv)
+        assert found == train.DEFAULTS | expected
+        assert all(type(found[name]) is type(value) for name, value in train.DEFAULTS.items())
+
+# --------------------------------------------------------------------------------------------------
+# prepare.py
+HERE = os.path.dirname(os.path.abspath(prepare.__file__))
+SAMPLES = os.environ.get("NANOSPLINE_SAMPLES", "")
+needs_samples = pytest.mark.skipif(not os.path.isdir(SAMPLES), reason="no NANOSPLINE_SAMPLES")
+needs_gpt2 = pytest.mark.skipif(not os.environ.get("TIKTOKEN_CACHE_DIR"), reason="no GPT-2 cache")
+RECORDED = {    # sample folder, documents in train and val, sha256 of train.bin and val.bin
+    "shakespeare": ("shakespeare", 1, 1, "502a2bdc8210d1ac", "68a53422394c26a6"),
+    "enwik8": ("enwik8", 1, 1, "180f3e45e03075de", "de6dc496372dc5fd"),
+    "tinystories": ("tinystories", 1521, 206, "75192a3af69bac97", "29d267864f5e9be5"),
+    "csn_python": ("codesearchnet", 127, 19, "fba2363d76f9dec1", "cbf5440ab1f75034"),
+    "csn_java": ("codesearchnet", 321, 32, "b66fdb8c2f9e8399", "877506bfbc2588de"),
+    "fineweb": ("fineweb", 13, 6, "68c4e476a44f9466", "b97aeec296157405"),
+    "math": ("math", 200 * 56, 60 * 56, "622a117b7aeef081", "b244d7ba9e307fc0")}
+
+def prepared_run(tmp_path, name, *options):
+    prepare.main([name, f"--data_dir={tmp_path}", "--retries=1", *options])
+    tail = "".join("_" + option[12:] for option in options if option.startswith("--tokenizer="))
+    return load(tmp_path / (name + tail.replace("_gpt2", "")))
+
+def load(folder):
+    with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
+        meta = json.load(file)
+    splits = [np.fromfile(os.path.join(folder, f"{split}.bin"), "<u2") for split in meta["sha256"]]
+    for ids, n_token, digest in zip(splits, meta["n_token"].values(), meta["sha256"].values()):
+        assert hashlib.sha256(ids.tobytes()).hexdigest() == digest and len(ids) == n_token
+        assert ids.max() < meta["vocab_size"] == len(meta["bytes_per_token"])
+    return meta, *splits
+
+def decode(meta, ids):
+    table = ([prepare.load_gpt2().decode_single_token_bytes(i) for i in range(50256)]
+             if meta["tokenizer"] == "gpt2" else [bytes([i]) for i in range(256)]
+             if meta["tokenizer"] == "byte" else [char.encode() for char in meta["chars"]])
+    table.append(b"\xff")               # the end mark; this byte does not occur in UTF-8
+    text = b"".join([table[i] for i in ids.tolist()])
+    return [part.decode() for part in text.split(b"\xff") if part]
+
+def list_all(folder):
+    return sorted(os.path.relpath(os.path.join(where, name), folder)
+                  for where, _, names in os.walk(folder) for name in names)
+
+@contextlib.contextmanager
+def serve(answer):
+    """Loopback server; answer(path, n earlier requests) -> status, headers, body, cut it where?"""
+    log = []            # (path, first byte asked for, bytes sent)
+    class Handler(http.server.BaseHTTPRequestHandler):
+        log_message = lambda *_: None
+        def do_GET(self):
+            start, stop = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"]).groups()
+            status, headers, body, cut = answer(self.path, len(log))
+            if status == 200 and not headers:
+                status = 206 if int(start) < len(body) else 416
+                body = body[int(start):int(stop) + 1 if stop else None]
+            self.send_response(status)
+            for key, value in {"Content-Length": len(body), **headers}.items():
+                self.send_header(key, str(value))
+            self.end_headers()
+            log.append((self.path, int(start), len(body[:cut])))
+            self.wfile.write(body[:cut])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", log
+        server.shutdown()
+
+def make_archive(name):
+    """A small download of enwik8, or of math: 56 types whose first question is asked twice."""
+    buffer = io.BytesIO()
+    if name == "enwik8":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("enwik8", b"<text >" + bytes(range(97, 123)) * 999 + b"</text>")
+        return buffer.getvalue()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for i in range(112):
+            text = f"{i // 2}?\n1\nmore {i}?\n2\n".encode()
+            member = tarfile.TarInfo(f"v/{('interpolate', 'train-easy')[i % 2]}/t{i // 2:02}.txt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return buffer.getvalue()
+
+@needs_samples
+@needs_gpt2
+@pytest.mark.parametrize("where", ["folder", pytest.param("server", marks=slow)])
+@pytest.mark.parametrize("name", [*list(RECORDED)[:-1], pytest.param("math", marks=slow)])
+def test_samples_give_the_recorded_files_and_numbers_of_documents(tmp_path, name, where):
+    sample, n_train, n_val, *hashes = RECORDED[name]
+    def answer(path, _):
+        if not os.path.exists(f"{SAMPLES}/{sample}{path}"):
+            return 404, {}, b"", None
+        with open(f"{SAMPLES}/{sample}{path}", "rb") as file:
+            return 200, {}, file.read(), None
+    with serve(answer) as (url, _):
+        mirror = f"{SAMPLES}/{sample}" if where == "folder" else url
+        meta, *splits = prepared_run(tmp_path, name, f"--mirror={mirror}")
+    assert [digest[:16] for digest in meta["sha256"].values()] == hashes
+    for ids, n_document in zip(splits, (n_train, n_val)):
+        assert np.sum(ids == 50256) == n_document * (n_document > 1)
+        assert name == "fineweb" or len(decode(meta, ids)) == n_document
+    if name == "math":
+        check_pairs(tmp_path / "math", 56)
+
+@needs_samples
+@pytest.mark.parametrize("tokenizer", ["char", "byte", pytest.param("gpt2", marks=needs_gpt2)])
+def test_decoding_gives_the_documents_back(tmp_path, tokenizer):
+    with open(f"{SAMPLES}/tinystories/TinyStoriesV2-GPT4-valid.txt", "rb") as file:
+        stories = [story.strip() for story in file.read().decode().split("<|endoftext|>")]
+    options = f"--tokenizer={tokenizer}", f"--mirror={SAMPLES}/tinystories", "--max_tokens=1e4"
+    meta, train, val = prepared_run(tmp_path, "tinystories", *options)
+    assert decode(meta, val) == list(filter(None, stories)) and len(train) == 10000
+    assert np.array(meta["bytes_per_token"])[val].sum() == len("".join(stories).encode())
+
+@needs_samples
+def test_the_wikipedia_filter_gives_the_published_text():
+    with open(f"{SAMPLES}/enwik8/enwik5", "rb") as a, zipfile.ZipFile(
+            f"{SAMPLES}/enwik8/enwik8.zip").open("enwik8") as b:
+        for file, size, start in (a, 72857, "72f1da98a0f70a3f"), (b, 703854, "0d7a4db3bb56cf50"):
+            text = b"".join(prepare.clean_wiki(file))
+            assert len(text) == size and hashlib.sha256(text).hexdigest().startswith(start)
+
+def check_pairs(folder, n_type):
+    """The mix holds the whole pairs of its types, and validation asks nothing that training did."""
+    meta, train, val = load(folder)
+    pairs = [re.fullmatch(r"Question: (.+)\nAnswer: (.+)", text) for text in decode(meta, val)]
+    asked = {text.split("\nAnswer:")[0][10:] for text in decode(meta, train)}
+    assert not asked & {pair[1] for pair in pairs}
+    rows, order = np.array(meta["val_pairs"]), np.array(meta["val_pairs"])[:, 0]
+    parts = np.split(val, np.cumsum(rows[:, 1:].sum(1)))
+    assert len(meta["types"]) == n_type == len({*order[:n_type]}) and len(parts.pop()) == 0
+    for i, kind in enumerate(meta["types"]):
+        one, _, ids = load(os.path.join(folder, kind))
+        assert one["types"] == [kind] and one["fingerprint"] == meta["fingerprint"]
+        assert np.array_equal(np.array(one["val_pairs"])[:, 1:], rows[order == i, 1:])
+        assert np.array_equal(ids, np.concatenate([parts[j] for j in np.flatnonzero(order == i)]))
+    return meta["types"], order, pairs
+
+def test_arithmetic_is_right_and_no_type_has_a_common_answer(tmp_path):
+    prepared_run(tmp_path, "arithmetic")
+    types, order, pairs = check_pairs(tmp_path / "arithmetic", 8)
+    for i, kind in enumerate(types):
+        mine = [pair for j, pair in zip(order, pairs) if i == j]
+        assert max(collections.Counter(pair[2] for pair in mine).values()) < 0.4 * len(mine)
+        for pair in mine if kind == "numbers__gcd" else ():
+            assert int(pair[2]) == np.gcd(*map(int, re.findall(r"\d+", pair[1])))
+    meta, train, val = prepared_run(tmp_path, "arithmetic", "--max_tokens=8000")
+    assert 7900 < len(train) <= 8000 and train[-1] == meta["end_mark"] and len(val) > 80000
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte", pytest.param("gpt2", marks=needs_gpt2)])
+def test_own_text_is_kept_as_it_is(tmp_path, tokenizer):
+    texts = ["\r\n\u00e9 \u4f60 \U0001f642 <|endoftext|>\r\n" * 30, "tab\tend", "z" * 20000 + "y"]
+    for name, text in zip("abc", texts):
+        (tmp_path / f"{name}.txt").write_bytes(("\ufeff" * (name == "a") + text).encode())
+    (tmp_path / "empty.txt").touch()
+    options = f"--files={tmp_path}/*.txt", f"--tokenizer={tokenizer}"
+    meta, train, val = prepared_run(tmp_path, "own", *options)
+    documents = decode(meta, train) + decode(meta, val)
+    assert [*documents[:2], "".join(documents[2:])] == texts and len(documents) == 4
+    assert np.sum(train == meta["end_mark"]) == 3 and np.sum(val == meta["end_mark"]) == 1
+    meta, train, val = prepared_run(tmp_path, "one", f"--files={tmp_path}/a.txt", options[1])
+    assert meta["end_mark"] == (50256 if tokenizer == "gpt2" else None)
+    assert "".join(decode(meta, train) + decode(meta, val)) == texts[0]
+    n_byte = np.array(meta["bytes_per_token"])[train].sum()
+    assert n_byte / len(texts[0].encode()) == pytest.approx(0.9, abs=0.005)     # whole characters
+
+@slow
+def test_a_line_of_50_megabytes_is_read_in_pieces(tmp_path):
+    (tmp_path / "a.txt").write_bytes("one l\u00efne ".encode() * 5_000_000)
+    meta, train, val = prepared_run(tmp_path, "own", f"--files={tmp_path}/a.txt", "--tokenizer=byte")
+    assert (len(train), len(val)) == (45_000_000, 5_000_000) and train[-1] == ord(" ")
+
+@needs_gpt2
+def test_pieces_of_one_long_line_give_the_tokens_of_the_whole():
+    words = " don't, x=1,  ,\t,\u00a0, \u4f60\u597d, \u00e9t\u00e9,12345,\r".split(",")
+    text = "".join(random.Random(0).choices(words, k=50000))
+    file, gpt2 = io.BytesIO(text.encode()), prepare.load_gpt2()
+    pieces = [piece for piece, _ in prepare.read_text(file, 0, len(file.getbuffer()), "", 1)]
+    assert len(pieces) > 10 and "".join(pieces) == text
+    assert sum(gpt2.encode_ordinary_batch(pieces), []) == gpt2.encode_ordinary(text)
+
+@pytest.mark.parametrize("content, message", [
+    (b"abc\xffdef", "a.txt: invalid UTF-8 at byte 3"), (b"a" * 9000 + b"\xe4", "at byte 9000"),
+    (b"x", "too little text"), (b"", "matches no file"), (b"\xef\xbb\xbf", "too little text")])
+def test_text_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path, content, message):
+    (tmp_path / "own_byte").mkdir()
+    (tmp_path / "own_byte" / "a.txt").write_bytes(content)
+    for name, reason in ("x", message), ("own", "choose another name"):     # never replaced
+        with pytest.raises(SystemExit, match=reason):
+            prepared_run(tmp_path, name, f"--files={tmp_path}/*/a.txt", "--tokenizer=byte")
+    assert list_all(tmp_path) == ["own_byte/a.txt"]
+
+@pytest.mark.parametrize("argv, message", [
+    ("shakespere", "did you mean shakespeare"), ("code --tokeniser=char", "did you mean tokenizer"),
+    ("code --tokenizer=bpe", "not in"), ("math --difficulty=1", "not in"), ("a/b --files=", "a/b"),
+    ("code --max_tokens=0", "not in"), ("code --files=x", "name 'code'"), ("a --files=_", "no"),
+    ("shakespeare --tokenizer=byte --mirror=nowhere", "put a copy at nowhere"),
+    ("fineweb --tokenizer=char", "comes as GPT-2 tokens")])
+def test_bad_arguments_stop_with_one_line(tmp_path, argv, message):
+    with pytest.raises(SystemExit, match=message) as stop:
+        prepare.main([*argv.split(), f"--data_dir={tmp_path}"])
+    assert "\n" not in stop.value.code and list_all(tmp_path) == []
+
+def test_docstrings_and_code_are_told_apart():
+    docs, code = prepare.split_docstrings(
+        '"""doc"""\nclass A:\n    "only"\n\ndef f():\n    """two\n    lines"""\n    return 1  # x')
+    assert docs == "doc\n\nonly\n\ntwo\nlines"
+    assert code == "class A:\n    pass\n\ndef f():\n    return 1  # x"
+
+def test_math_questions_that_training_asks_are_left_out_of_validation(tmp_path):
+    (tmp_path / "mathematics_dataset-v1.0.tar.gz").write_bytes(make_archive("math"))
+    meta, *_ = prepared_run(tmp_path, "math", f"--mirror={tmp_path}", "--tokenizer=char")
+    assert len(meta["val_pairs"]) == 56 and check_pairs(tmp_path / "math_char", 56)
+
+@pytest.mark.parametrize("name", ["enwik8", "math"])
+@pytest.mark.parametrize("status, headers, body, message", [
+    (403, {}, b"<Error>AccessDenied</Error>", "403"), (404, {}, b"no", "404"),
+    (200, {"Content-Type": "text/html"}, b"<p>virus scan", "html"),
+    (200, {}, b"\n<!DOCTYPE html>", "not the data"), (429, {"Retry-After": "0"}, b"", "429"),
+    (302, {"Location": "/login"}, b"", "not the data"), (200, {}, b"", "damaged")])
+def test_a_failing_server_leaves_no_data_and_the_message_helps(
+        tmp_path, name, status, headers, body, message):
+    body = body or make_archive(name)[:150]
+    with serve(lambda path, _: (200, {}, b"<html>log in</html>", None) if path == "/login" else
+               (status, headers, body, None)) as (url, log):
+        with pytest.raises(SystemExit, match=message) as stop:
+            prepared_run(tmp_path, name, f"--mirror={url}", "--tokenizer=byte")
+    assert "put a copy at" in stop.value.code and "\n" not in stop.value.code
+    assert list_all(tmp_path) == [] and len(log) <= 4
+
+def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
+    body = b"plain text" * 9000
+    answers = [(404, {}, b"", 0), (429, {"Retry-After": "1"}, b"", 0), (200, {}, body, 60000)]
+    with serve(lambda path, n: answers[n] if n < 3 else (200, {}, body, None)) as (url, log):
+        flags, first = {**prepare.FLAGS, "data_dir": str(tmp_path), "retries": 1}, time.time()
+        with pytest.raises(SystemExit, match="cut after 60,000"):
+            prepare.fetch(flags, f"{url}/bad/a.txt", f"{url}/a.txt")
+        assert time.time() - first >= 1
+        right = {"size": 90000, "sha256": hashlib.sha256(body).hexdigest()}
+        assert len({prepare.fetch(flags, f"{url}/a.txt", **right) for _ in range(2)}) == 1
+        assert [row[1:] for row in log[2:]] == [(0, 60000), (60000, 30000)]
+        for wrong in {"size": 11}, {"sha256": "0" * 64}:
+            with pytest.raises(SystemExit, match="published"):
+                prepare.fetch(flags, f"{url}/b.txt", **wrong)
+    assert list_all(tmp_path) == ["raw/a.txt"]
+
+def test_a_prefix_of_a_shard_fetches_only_its_bytes_and_grows(tmp_path):
+    body = np.array([20240520, 1, 50000] + [0] * 253, "<i4").tobytes() + bytes(100000)
+    with serve(lambda path, n: (200, {}, body, None)) as (url, log):
+        flags = {**prepare.FLAGS, "data_dir": str(tmp_path), "mirror": url}
+        for limit in (1000, 3000, 2000):
+            assert sum(len(ids) for ids, _ in prepare.open_fineweb(flags, limit)("train")) == limit
+    assert sum(row[2] for row in log) == 1024 + 2 * 3000
+
+@pytest.mark.parametrize("moment", [
+    "p.save = lambda answer, part, *_: (open(part, 'wb').write(next(answer.iter_content(9))), d())",
+    "p.hash_file = d", "p.os.rename = d"], ids=["download", "tokens", "rename"])
+def test_kill_9_leaves_nothing_half_done_and_the_next_run_is_undisturbed(tmp_path, moment):
+    body, code = make_archive("enwik8"), "import os, sys, prepare as p; d = lambda *_: os.kill("
+    with serve(lambda path, n: (200, {}, body, None)) as (url, _):
+        options, code = (f"--mirror={url}", "--tokenizer=byte"), f"{code}os.getpid(), 9); {moment}"
+        command = [sys.executable, "-c", f"{code}; p.main(sys.argv[1:])", "enwik8", *options]
+        killed = subprocess.run([*command, f"--data_dir={tmp_path}/a"], cwd=HERE)
+        assert killed.returncode == -9 and not (tmp_path / "a" / "enwik8_byte").exists()
+        for folder in "ab":
+            prepared_run(tmp_path / folder, "enwik8", *options)
+    for name in list_all(tmp_path / "b"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+def test_the_locale_changes_nothing_and_a_missing_vocabulary_is_explained(tmp_path):
+    (tmp_path / "\u00e9.txt").write_bytes("\u00e9 \u4f60 \U0001f642\n".encode() * 50)
+    (tmp_path / "6d1cbeee0f20b3d9449abfede4726ed8212e3aee").write_text("<html>")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "TIKTOKEN_CACHE_DIR":
+           str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    command = [sys.executable, prepare.__file__, "own", f"--files={tmp_path}/*.txt"]
+    for i, tokenizer in ("0", "char"), ("1", "char"), ("0", "gpt2"):
+        options = f"--data_dir={tmp_path}/{i}", f"--tokenizer={tokenizer}"
+        done = subprocess.run([*command, *options], env={**env, "PYTHONUTF8": i},
+                              capture_output=True, text=True)
+        assert done.returncode == (tokenizer == "gpt2")
+    hashes = [load(tmp_path / i / "own_char")[0]["sha256"] for i in "01"]
+    assert hashes[0] == hashes[1] and done.stderr.count("\n") == 1
+    assert "vocab.bpe" in done.stderr and "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6" in done.stderr
+
+# --------------------------------------------------------------------------------------------------
+# analyze.py
+SHORT = {"max_iters": 100, "batch_size": 2, "block_size": 5}
+
+def write_run(out_dir, dataset, rate, seed, value, source=None, **settings):
+    """A run's folder; value is the loss, a dict for the whole last row, 0 for a failed run."""
+    folder = out_dir / f"{len(list(out_dir.iterdir()))}"
+    folder.mkdir()
+    flags = DEFAULTS | SHORT | {"mode": "transfer" if source else "baseline", "dataset": dataset,
+                                "learning_rate": rate, "seed": seed} | settings
+    source = source and source | {"flags": source["flags"] | {"seed": seed}, "seed": seed}
+    last = value if isinstance(value, dict) else {"val_loss": value} if value > 0 else {}
+    result = {"status": "finished", "last": last, "tokens": 1000} if last else {"status": "failed"}
+    write_json(folder / "flags.json", flags=flags, source=source, data={"train": dataset})
+    write_json(folder / "result.json", **result)
+    return folder
+
+def write_json(path, **content):
+    path.write_text(json.dumps(content))
+
+def make_source(dataset, tokenizer="char", control=None, **flags):
+    flags = {"mode": "warmup", "dataset": dataset, "learning_rate": 0.001} | flags
+    return {"dataset": dataset, "tokenizer": tokenizer, "control": control, "sha256": "aa",
+            "flags": DEFAULTS | SHORT | flags, "model_iters": 250}
+
+def call(capsys, command, out_dir, *files, **flags):
+    """What a command prints, blanks squeezed, one list entry per line."""
+    defaults = {k: v for k, v in vars(analyze).items() if isinstance(v, str) and k[0] != "_"}
+    cfg = SimpleNamespace(**defaults | {"out_dir": str(out_dir)} | flags)
+    getattr(analyze, command)(cfg, list(map(str, files)))
+    return [" ".join(line.split()) for line in capsys.readouterr().out.split("\n")]
+
+def test_matrix_of_hand_made_results_prints_the_hand_computed_table(tmp_path, capsys):
+    learned, other = make_source("p_char"), make_source("q", "gpt2", n_models=5)
+    for target, source, cells in (      # rate in thousandths, seed, loss
+            ("p_char", None, "1 0 2.0, 2 0 1.8, 4 0 1.9, 2 1 1.7, 2 2 1.9, 1 3 0.1"),
+            ("p_char", learned, "1 0 1.5, 2 0 1.6, 1 1 1.4, 2 1 1.3"), ("q", None, "1 0 3.0, 2 0 3.5"),
+            ("q", learned, "1 0 0, 2 0 3.2, 2 1 0"), ("q", other, "1 0 7.0")):
+        for rate, seed, loss in (map(float, cell.split()) for cell in cells.split(",")):
+            write_run(tmp_path, target, rate / 1000, int(seed), loss, source)
+    write_run(tmp_path, "q", 0.001, 0, 9.0, n_layer=2)
+    last = {"val_loss": 2.5, "outside": {"mlp": 0.0}, "unvisited": {"mlp": 0.25}}
+    write_run(tmp_path, "q", 0.001, 0, last, make_source("q", "gpt2", scramble=True))
+    lines = call(capsys, "matrix", tmp_path)
+    start = lines.index("gelu 1.800+-0.100 3.000 2.400")
+    assert lines[start:start + 11] == [
+        "gelu 1.800+-0.100 3.000 2.400", "0.002/3 n=2 0.001/2< same",
+        "p_char 1.400 failed 1/1 -", "char at 0.001 0.001/2< n=1 0.002/2> n=1",
+        "q - 7.000 -", "gpt2 at 0.001 0.001 n=1", "n_models=5", "q - 2.500 -",
+        "gpt2 at 0.001 0.001 n=1", "scrambled unseen 25%", "mean of sources - - -"]
+    assert "gelu 1.800+-0.058 3.000 2.400" in lines     # equal rate: seed 0 counts as well
+    assert "p_char 1.450+-0.150 failed 1/1 -" in lines  # p_char at 0.002, q at 0.001
+    assert [line.split()[-1] for line in lines if "n_layer=" in line] == ["n_layer=4", "n_layer=2"]
+    assert "gelu 9.000 9.000" in lines and sum("9.000" in line for line in lines) == 2
+
+def test_means_and_diagonal_against_the_rest_are_those_computed_by_hand(tmp_path, capsys):
+    for source, target, loss in zip("aabb", "abab", (1.0, 2.0, 1.3, 1.8)):
+        write_run(tmp_path, target, 0.001, 0, loss, make_source(source))
+    write_run(tmp_path, "a", 0.001, 0, 5.0, make_source("a", control="line"))
+    lines = call(capsys, "matrix", tmp_path)
+    assert {"a 1.000 2.000 1.500", "b 1.300 1.800 1.550", "mean of sources 1.150 1.900 1.525",
+            "own - others -0.300 -0.200 -0.250", "a 5.000 - -"} <= set(lines)     # the control last
+
+def test_higher_metrics_choose_the_higher_rate_and_further_metrics_come_along(tmp_path, capsys):
+    for rate, accuracy in ((0.001, 0.2), (0.002, 0.4), (0.004, 0.3)):
+        write_run(tmp_path, "a", rate, 0, {"val_loss": 5.0, "exact_match": accuracy,
+                                           "answer_loss": 1 - accuracy})
+    assert "gelu 0.400 0.400" in call(capsys, "matrix", tmp_path, metric="exact_match")
+    lines = call(capsys, "matrix", tmp_path, metric=",exact_match")      # answer_loss by itself
+    assert "gelu 0.600 0.600" in lines and "exact_match 0.400" in lines
+
+def test_p_of_the_paired_t_test_is_five_percent_at_the_table_values():
+    for n, t in ((3, 4.302653), (4, 3.182446), (5, 2.776445), (10, 2.262157)):
+        sample = np.arange(n) - (n - 1) / 2
+        sample = sample / sample.std(ddof=1) + t / math.sqrt(n)
+        assert abs(analyze.get_paired_p(sample) - 0.05) < 1e-4      # the density is summed in steps
+
+def test_holm_marks_what_a_hand_worked_case_marks_and_nothing_below_three_seeds():
+    def make_cell(p, n=3):              # differences m-1, m, m+1 have t = sqrt(3) m and 2 degrees
+        t = (1 - p) * math.sqrt(2 / (1 - (1 - p) ** 2))         # p = 1 - t / sqrt(2 + t**2)
+        return {"seeds": {s: 1 + t / math.sqrt(3) + s - 1 for s in range(n)}}
+    base = {("gelu", c): {"seeds": {0: 1.0, 1: 1.0, 2: 1.0}} for c in "abcd"}
+    judged = base | {("x", "a"): make_cell(0.03), ("x", "b"): make_cell(0.01),
+                     ("x", "c"): make_cell(0.04), ("x", "d"): make_cell(1e-9, n=2)}
+    assert analyze.mark_cells(judged, "gelu") == ({("x", "b")}, 3)      # 0.03 > 0.05 / 2
+    judged["x", "c"] = make_cell(0.012)
+    assert analyze.mark_cells(judged, "gelu")[0] == {("x", "a"), ("x", "b"), ("x", "c")}
+
+def test_types_show_specialists_beside_the_generalist_at_its_one_best_rate(tmp_path, capsys):
+    for rate, one, two in ((0.001, 0.5, 0.7), (0.002, 0.1, 1.5)):
+        types = {"one": {"answer_loss": one}, "two": {"answer_loss": two}}
+        write_run(tmp_path, "m", rate, 0, {"answer_loss": (one + two) / 2, "by_type": types})
+    for kind, loss in (("one", 0.3), ("two", 0.2)):
+        write_run(tmp_path, f"m/{kind}", 0.001, 0, {"answer_loss": loss})
+    lines = call(capsys, "matrix", tmp_path, by="types")
+    assert "gelu 0.500 0.700 0.600" in lines and "1,000 tokens" in lines
+    assert "gelu 0.300 0.200 0.250" in lines and "2,000 tokens" in lines
+
+def test_curves_count_iterations_with_and_without_the_warm_up_and_the_drop(tmp_path, capsys):
+    for source, losses in ((None, (5.0, 3.0, 2.0)), (make_source("a"), (4.0, 1.9, 1.0))):
+        folder = write_run(tmp_path, "a", 0.001, 0, losses[-1], source)
+        rows = [{"iter": 50 * i, "tokens": 500 * i, "val_loss": x} for i, x in enumerate(losses)]
+        (folder / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = call(capsys, "curves", tmp_path)                    # the warm-up: 250 of 10 tokens
+    assert "gelu 2.000 100 1,000 100 1,000 1.000" in lines
+    assert "a 1.000 50.000 500 300 3,000 0.900" in lines
+
+def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="holds no baseline or transfer"):
+        call(capsys, "matrix", tmp_path)
+    for name in ("flags.json", "result.json", "log.jsonl"):
+        (write_run(tmp_path, name, 0.001, 0, 1.0) / name).write_text("{")
+    write_run(tmp_path, "d", 0.001, 0, 1.0)
+    analyze.read_runs(tmp_path)
+    errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
+    assert errors == ["flags.json", "result.json", "log.jsonl"]
+    assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
+
+def make_splines(path, parts=("mlp", "attn"), n_row=2, **changes):
+    values = {part: np.random.default_rng(1).normal(size=(n_row, 7)).tolist() for part in parts}
+    content = {"n_knot": 7, "spline_range": 3.0, "share_layers": "none", "dataset": "a", "seed": 3,
+               "tokenizer": "char", "control": None, "flags": {"x": 1}, "model_iters": 9,
+               "visits": {part: [[0, 0, 1.5, 4, 2, 3, 0]] * n_row for part in parts}}
+    content |= values | changes
+    write_json(path, **content)
+    return content
+
+def test_controls_keep_scale_or_slope_or_visited_values_as_numpy_computes_them(tmp_path, capsys):
+    learned = make_splines(tmp_path / "s.json")
+    call(capsys, "controls", tmp_path, tmp_path / "s.json")
+    made = {name: json.loads((tmp_path / f"s-{name}.json").read_text())
+            for name in ("gelu", "scaled", "line", "scaled_line", "shuffled")}
+    x, w = np.arange(-3.0, 4), np.array([0, 0, 1.5, 4, 2, 3, 0])
+    gelu = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in x])
+    assert np.allclose(made["gelu"]["mlp"], [gelu, gelu]) and "attn" not in made["gelu"]
+    for i, row in enumerate(learned["mlp"]):
+        scaled, shuffled = made["scaled"]["mlp"][i], made["shuffled"]["mlp"][i]
+        assert np.allclose(np.array(scaled) * gelu[5], gelu * scaled[5])        # a multiple of GELU
+        assert np.isclose(w @ np.square(scaled), w @ np.square(row))            # of the learned RMS
+        assert sorted(shuffled) == sorted(row) and shuffled != row
+        assert [shuffled[i] for i in (0, 1, 6)] == [row[i] for i in (0, 1, 6)]
+    for row, line in zip(learned["attn"], made["line"]["attn"]):
+        design = np.stack([x, np.ones(7)], 1)
+        best = np.linalg.lstsq(design * np.sqrt(w)[:, None], row * np.sqrt(w), rcond=None)[0]
+        assert np.allclose(line, design @ best)
+    assert made["scaled"]["attn"] == learned["attn"] and made["line"]["mlp"] == learned["mlp"]
+    assert made["scaled_line"] == made["line"] | {"mlp": made["scaled"]["mlp"],
+                                                  "control": "scaled_line"}
+    for name, control in made.items():
+        assert control | {"mlp": 0, "attn": 0} == learned | {"mlp": 0, "attn": 0, "control": name}
+    for part, expected in (("mlp", ["gelu", "scaled", "shuffled"]), ("attn", ["line", "shuffled"])):
+        make_splines(tmp_path / f"{part}.json", [part])
+        call(capsys, "controls", tmp_path, tmp_path / f"{part}.json")
+        assert sorted(path.stem[len(part) + 1:] for path in tmp_path.glob(f"{part}-*")) == expected
+
+def test_splines_prints_slope_scale_and_distances_and_draws(tmp_path, capsys):
+    line = np.arange(-6.0, 8, 2)
+    make_splines(tmp_path / "1.json", n_row=1, mlp=[line.tolist()])
+    make_splines(tmp_path / "2.json", n_row=1, mlp=[(line + 0.5).tolist()], control="x")
+    files, png = [tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "s.png"
+    lines = call(capsys, "splines", tmp_path, *files, png=str(png))
+    rms = math.sqrt((1.5 * 4 + 0 + 2 * 4 + 3 * 16) / 10.5)      # values 2x over the visits
+    row = next(line.split() for line in lines if line.startswith("[1] a 4/7 in -1.0..2.0 2.000"))
+    assert row[6] == f"{rms:.3f}" and row[-2:] == ["0.000", "0.500"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_path, capsys):
+    write_run(tmp_path, "q r", 0.001, 0, 1.0)           # another size, another experiment
+    def plan():
+        given = {"sources": "p,p:line", "targets": "q r", "seeds": "0,1", "rates": "1e-3,2e-3"}
+        lines = call(capsys, "plan", tmp_path, "--warmup_scramble=True", "--n_layer=2", **given)
+        return [shlex.split(line)[2:] for line in lines if line]
+    def finish(argv):
+        flags = configurator.parse(DEFAULTS, argv)
+        (folder := Path(flags["out_dir"])).mkdir()
+        source = json.loads(Path(flags["splines"]).read_text()) if flags["splines"] else None
+        write_json(folder / "flags.json", flags=flags, source=source, data={})
+        write_json(folder / "result.json", status="finished", last={"val_loss": 1.0})
+        for name, control in (("splines", None), ("splines-line", "line")):
+            make_splines(folder / f"{name}.json", dataset=flags["dataset"], flags=flags,
+                         seed=flags["seed"], control=control)
+    first = plan()
+    assert [argv[-5] for argv in first] == ["--mode=warmup"] * 2 + ["--mode=baseline"] * 4
+    assert ["--scramble=True" in argv for argv in first] == [True] * 2 + [False] * 4
+    list(map(finish, first))
+    second = plan()
+    assert [argv[1] for argv in second] == ["--mode=transfer"] * 8
+    assert sum("splines-line.json" in " ".join(argv) for argv in second) == 4
+    list(map(finish, second))
+    assert plan() == []
+    Path(second[0][-1].split("=")[1], "result.json").unlink()
+    assert plan() == [second[0] + ["--resume=True"]]
