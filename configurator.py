@@ -42,8 +42,9 @@ def read_config(path):
     try:
         with open(found, encoding="utf-8") as file:
             body = ast.parse(file.read()).body
-        return [(line.targets[0].id, ast.literal_eval(line.value)) for line in body]
-    except (SyntaxError, ValueError, AttributeError, IndexError, UnicodeDecodeError):
+        pairs = [(line.targets, ast.literal_eval(line.value)) for line in body]
+        return [(target.id, value) for (target,), value in pairs]
+    except (SyntaxError, ValueError, AttributeError, UnicodeDecodeError):
         raise SystemExit(f"{path}: only lines like name = 3 or name = \"text\" may stand there")
 
 

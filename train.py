@@ -27,6 +27,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -782,11 +783,14 @@ def check_flags(cfg):
         if name in FRACTIONS and value > 1:
             raise SystemExit(f"{name}={value} should lie between 0 and 1")
     trapezoid, transfer = cfg.lr_schedule == "trapezoid", cfg.mode == "transfer"
-    rates = cfg.compare_rates.replace("e-", "").replace(".", "").split(",")
+    number = r"(\d+\.?\d*|\.\d+)(e[-+]?\d+)?"
+    rates = re.fullmatch(f"{number}(,{number})*", cfg.compare_rates)
+    rates = rates and all(float(rate) > 0 for rate in cfg.compare_rates.split(","))
     for wrong, name, right in (
             (cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2"),
             (cfg.n_knot < 2, "n_knot", "at least 2"),
-            (not all(rate.isdecimal() for rate in rates), "compare_rates", "like 1e-3,2e-3,4e-3"),
+            (1 in (cfg.beta1, cfg.beta2), "beta1" if cfg.beta1 == 1 else "beta2", "below 1"),
+            (not rates, "compare_rates", "like 1e-3,2e-3,4e-3"),
             (cfg.share_layers == "middle" and cfg.n_layer < 3, "n_layer", "3 or more to share middle"),
             (trapezoid and cfg.lr_warmup_frac + cfg.lr_decay_frac > 1, "lr_warmup_frac",
              f"at most 1 together with lr_decay_frac={cfg.lr_decay_frac}"),
@@ -919,6 +923,10 @@ def train(cfg, parent="out"):
     """
     check_flags(cfg)
     data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+    if cfg.spline_data == "held_out" and data.n_token["train"] < 2 * (cfg.block_size + 1):
+        raise SystemExit(f"spline_data=held_out should have twice block_size+1 training tokens, not "
+                         f"{data.n_token['train']}")
+    torch.set_float32_matmul_precision("high")          # TF32 where there is any
     source = load_splines(cfg.splines) if cfg.splines else None
     cfg.out_dir = cfg.out_dir or os.path.join(parent, name_run(cfg, source))
     config = make_config(cfg, data.meta)
