@@ -457,7 +457,7 @@ def quantize(flags, given):
     names = ["", "full precision", *(f"{kind}, {n_bit} bits" for kind, n_bit in cases)]
     names += [f"block {i}" for i in range(1, max(map(len, columns)) - len(names) + 1)]
     print_table(list(itertools.zip_longest(names, *columns, fillvalue="-")))
-    print("loss with inputs, weights of linear layers in the blocks rounded (symmetric, per tensor,\n"
+    print("loss with inputs, weights of linear layers in the blocks rounded (symmetric, by tensor,\n"
           "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
 
 # --------------------------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ def speed(flags, given):
     flop = 6 * n_token * (cfg.n_layer * (12 * C ** 2 + T * C) + C * V)      # attention: causal half
     rate = 1e-9 * flop / step_times["GELU"]
     print(f"{cfg.device}, {torch.get_num_threads()} threads, {cfg.dtype}, compile={cfg.compile}: "
-          f"matrix products {peak:.0f} GFLOP/s (GELU step {rate / peak:.0%}), copies {copied:.1f} GB/s")
+          f"products {peak:.0f} GFLOP/s (GELU step {rate / peak:.0%}), copies {copied:.1f} GB/s")
     for title, times, n in (("operator", act_times, cfg.n_element), ("step", step_times, n_token)):
         print_table([[title, "ms", "/ GELU", "values/s" if times is act_times else "tokens/s"], *(
             [name, f"{1e3 * seconds:.1f}", f"{seconds / times['GELU']:.2f}", f"{n / seconds:,.0f}"]
