@@ -457,7 +457,7 @@ def quantize(flags, given):
     names = ["", "full precision", *(f"{kind}, {n_bit} bits" for kind, n_bit in cases)]
     names += [f"block {i}" for i in range(1, max(map(len, columns)) - len(names) + 1)]
     print_table(list(itertools.zip_longest(names, *columns, fillvalue="-")))
-    print("loss with inputs, weights of linear layers in the blocks rounded (symmetric, by tensor,\n"
+    print("loss with inputs, weights of linear layers in blocks rounded (symmetric, per tensor,\n"
           "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
 
 # --------------------------------------------------------------------------------------------------
