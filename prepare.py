@@ -1,7 +1,8 @@
 """
 Turns text into the token files that train.py reads: data/NAME/{train.bin, val.bin, meta.json}.
 
-    python prepare.py                             # lists the data sets and what is there; all: all
+    python prepare.py                             # lists the data sets and what is there
+    python prepare.py all                         # makes them all
     python prepare.py arithmetic                  # made on the spot, no network
     python prepare.py fineweb --max_tokens=1e7    # fetches only the bytes that it needs
     python prepare.py mine --files="notes/**/*.txt" --tokenizer=char
@@ -19,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import requests
+
 import configurator
 
 # --------------------------------------------------------------------------------------------------
 # flags: every setting with its default, on the command line --name=value
-# --------------------------------------------------------------------------------------------------
 tokenizer = ""           # gpt2, char, byte; "" is char for the three made here, gpt2 for the rest
 max_tokens = 10**12      # training tokens at most; where not given, fineweb and math stop at 10**8
 mirror = ""              # folder or address that holds the downloads by their base names
@@ -37,7 +38,6 @@ FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (in
 
 # --------------------------------------------------------------------------------------------------
 # token files; read(split) gives (piece, 0 or, at a document's end, 1 + the number of its type)
-# --------------------------------------------------------------------------------------------------
 def load_gpt2():
     """tiktoken's GPT-2 encoding; needs two files in its cache folder, or the network."""
     import tiktoken
@@ -284,7 +284,6 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
 
 # --------------------------------------------------------------------------------------------------
 # the data sets: one function each, then the table
-# --------------------------------------------------------------------------------------------------
 def open_files(flags, limit):
     """Your own text: every file of a pattern is a document."""
     paths = [path for path in sorted(glob.glob(flags["files"], recursive=True))
