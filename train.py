@@ -16,17 +16,14 @@ freezes them and trains a fresh model; `baseline` is the same model with fixed n
 `Differs:` marks a departure from [1], `Ours:` a choice where it is silent.
 
 Axes: B batch, T time, C channels, H heads, D channels per head, V vocabulary, K knots, M models.
-
 A run leaves in out_dir: flags.json (settings, versions, data hashes), log.jsonl (a row for every
 evaluation), result.json (at the end), splines.json (if it learned any), ckpt.pt (to resume).
 """
-import contextlib
 import functools
 import hashlib
 import json
 import math
 import os
-import platform
 import re
 import shutil
 import signal
@@ -49,15 +46,15 @@ import configurator
 # flags
 # what to do
 mode = "baseline"            # baseline | warmup | transfer (needs splines) | compare (all three)
-dataset = "arithmetic"       # folder in data_dir, made by prepare.py; NAME/TYPE is one question type
+dataset = "arithmetic"       # folder in data_dir, made by prepare.py; NAME/TYPE: one question type
 data_dir = ""                # "": data/ beside this script
-out_dir = ""                 # "": out/ and a name made of the settings; for compare the parent of all
+out_dir = ""                 # "": out/ and a name made of the settings; compare: parent of all
 overwrite = False            # replace what another run left in out_dir
 resume = False               # go on from ckpt.pt in out_dir; start where there is none
 seed = 0                     # of weights, batches and all else that is drawn
 device = "auto"              # auto | cpu | cuda | cuda:1 | mps
 dtype = "float32"            # float32 | bfloat16 (autocast; weights stay float32)
-compile = "auto"             # True: blocks | False: nothing | auto: blocks on cuda, splines on a cpu
+compile = "auto"             # True: blocks | False | auto: blocks on cuda, splines on a cpu
 attention = "sdpa"           # sdpa | flex (cuda only)
 # model
 n_layer = 4                  # blocks
@@ -67,7 +64,7 @@ block_size = 4096            # tokens per sequence
 window = 1024                # tokens that attention sees: itself and those before
 tie_embeddings = True        # head and token embedding are one matrix
 mlp_act = "gelu"             # gelu | relu | relu2 | spline (in baseline: learned with one model)
-residual = True              # False: no residual connections, orthogonal start, norm before the head
+residual = True              # False: no residuals, orthogonal start, norm before the head
 attn_temperature = 1.0       # factor of the attention logits of the first block ...
 attn_temperature_depth = 0.0  # ... and what every further block adds to it
 attn_act = "auto"            # none | linear | spline | auto: linear where only the MLP is a spline
@@ -81,12 +78,12 @@ share_layers = "all"         # all | middle (first and last block have their own
 n_models = 20                # models of a warmup
 stagger = "delayed"          # delayed | common (one learning-rate curve for all) | none (all start)
 spline_lr = 0.1              # learning rate of the splines
-spline_data = "train"        # train | held_out (splines learn on a tenth that the weights never see)
+spline_data = "train"        # train | held_out (splines learn on a tenth unseen by weights)
 # optimization
 batch_size = 1               # sequences per iteration, of each model
 max_iters = 20000            # iterations
 learning_rate = 6e-4         # of the weights
-optimizer = "adamw"          # adamw | muon (matrices of the blocks; needs torch 2.9; adamw for the rest)
+optimizer = "adamw"          # adamw | muon (matrices of the blocks, torch 2.9; rest: adamw)
 muon_lr = 0.02               # learning rate of muon
 beta1 = 0.8                  # AdamW
 beta2 = 0.95                 # AdamW
@@ -120,19 +117,15 @@ CHOICES = {"mode": "baseline warmup transfer compare", "dtype": "float32 bfloat1
            "compile": "auto True False", "attention": "sdpa flex", "parts": "both mlp attn",
            "mlp_act": "gelu relu relu2 spline", "attn_act": "auto none linear spline",
            "share_layers": "all middle none", "stagger": "delayed common none",
-           "spline_data": "train held_out", "optimizer": "adamw muon", "lr_schedule": "trapezoid constant cosine"}
+           "spline_data": "train held_out", "optimizer": "adamw muon",
+           "lr_schedule": "trapezoid constant cosine"}
 FRACTIONS = ("beta1", "beta2", "lr_warmup_frac", "lr_decay_frac", "average_start_frac")
-MAY_BE_0 = (*FRACTIONS, "seed", "weight_decay", "grad_clip", "average_interval", "spline_init",
-            "attn_temperature_depth")
 
 # --------------------------------------------------------------------------------------------------
 # spline: the learnable activation
 def locate(x, n_knot, spline_range):
-    """Segment of every element (int32, 0 to n_knot) and position in it (0 to 1), shape of x.
-
-    Segment 0 lies below the first knot, n_knot beyond the last. By arithmetic, not by search: the
-    knots are even. A NaN gets segment 0 and keeps a NaN position.
-    """
+    """Segment of every element (int32: 0 before the first knot, n_knot beyond the last) and the
+    position in it (0 to 1). By arithmetic, as knots are even. A NaN: segment 0, position NaN."""
     pos = x * ((n_knot - 1) / (2 * spline_range)) + (n_knot + 1) / 2
     pos = pos.clamp(0, n_knot)
     segment = pos.int().clamp(0, n_knot)                # second clamp: a NaN must not index
@@ -162,9 +155,7 @@ def _(index, weight, n_bin):
 
 def sum_hats(grad, x, n_knot, spline_range):
     """(K,) gradient of the values: each element adds to the two knots around it, by hat weights.
-
-    Without atomics: two histograms on a CPU, elsewhere a sum over all hats in one compiled loop.
-    """
+    Without atomics: two histograms on a CPU, elsewhere a sum over all hats in a compiled loop."""
     segment, pos = locate(x, n_knot, spline_range)
     if x.device.type == "cpu":
         to_left = histogram(segment, grad * (1 - pos), n_knot + 1)
@@ -178,7 +169,7 @@ def sum_hats(grad, x, n_knot, spline_range):
 
 @functools.cache
 def fuse(function):
-    """A pure function compiled once for all shapes and models: on bare data, nothing else varies."""
+    """A pure function compiled once for all shapes and models: on bare data."""
     compiled = torch.compile(function, dynamic=True)
     return lambda *args: compiled(*(x.data if isinstance(x, torch.Tensor) else x for x in args))
 
@@ -202,10 +193,8 @@ class SplineFunction(torch.autograd.Function):
 class Spline(nn.Module):
     """Piecewise-linear function of every element, constant beyond the outermost knots. [1]
 
-    values: (K,) float32, learnable, all equal to init at the start. Takes any shape and dtype and
-    gives the same back; computes in float32 (float64 for float64). Finite for infinite input, NaN
-    stays NaN. While visits is a tensor (K+1,) it gathers the hat weights of every element at the
-    knots and, last, the number of elements beyond the ends.
+    Keeps shape and dtype; computes in float32 (float64 for float64). While visits is a tensor
+    (K+1,) it gathers the hat weights of every element and, last, the number beyond the ends.
     """
 
     def __init__(self, n_knot, spline_range, init=0.01, fused=False):
@@ -234,8 +223,8 @@ def make_config(cfg, meta):
 
 def get_row(layer, config):
     """Which of its kind's splines a layer uses: what is shared across layers."""
-    return {"all": 0, "none": layer,
-            "middle": int(layer > 0) + int(layer == config.n_layer - 1)}[config.share_layers]
+    middle = int(layer > 0) + int(layer == config.n_layer - 1)
+    return {"all": 0, "none": layer, "middle": middle}[config.share_layers]
 
 def make_splines(config):
     """{kind: its distinct splines}, for the kinds (mlp, attn) that are splines."""
@@ -333,9 +322,10 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.norm_embd = nn.LayerNorm(config.n_embd, bias=False)
         self.blocks = nn.ModuleList(Block(config, i, splines) for i in range(config.n_layer))
+        frozen = config.freeze_all_but_embeddings
         if config.residual:
             self.skip_mix = nn.Parameter(torch.ones(config.n_layer // 2))
-            self.x0_out = nn.Parameter(torch.tensor(-1.0 - config.n_layer // 2))
+            self.x0_out = nn.Parameter(torch.tensor(0.0 if frozen else -1.0 - config.n_layer // 2))
         else:
             self.norm_head = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
@@ -345,13 +335,15 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.wte.weight
         for block in self.blocks:
-            if not config.residual:
-                start_orthogonal(block, generator)
-            elif not config.freeze_all_but_embeddings:  # frozen, it would be silent for ever
-                nn.init.zeros_(block.attn.c_proj.weight)
-                nn.init.zeros_(block.mlp.c_proj.weight)
-        if config.residual and config.freeze_all_but_embeddings:
-            nn.init.zeros_(self.x0_out)
+            outputs = block.attn.c_proj.weight, block.mlp.c_proj.weight
+            if not config.residual:     # orthogonal, and W_K = W_Q: a token first sees itself [3]
+                q, k, v = block.attn.c_attn.weight.data.chunk(3)
+                for weight in (q, v, outputs[0], block.mlp.c_fc.weight, outputs[1]):
+                    nn.init.orthogonal_(weight, generator=generator)
+                k.copy_(q)
+            elif not frozen:            # frozen at zero it would be silent for ever
+                for weight in outputs:
+                    nn.init.zeros_(weight)
 
     def forward(self, idx):
         """idx (B, T) int64 -> (B, T, C)."""
@@ -363,45 +355,33 @@ class GPT(nn.Module):
         v_first, skips = None, []
         for i, block in enumerate(self.blocks):
             mirror = len(self.blocks) - 1 - i
-            if self.config.residual and i > mirror:     # U-Net: the second half takes up what the first half left
+            if self.config.residual and i > mirror:     # U-Net: takes up what the mirror left
                 x = x + self.skip_mix[mirror] * skips.pop()
             x, v_first = block(x, x0, v_first, mask, cos, sin)
             if i < mirror:
                 skips.append(x)
         return x + self.x0_out * x0 if self.config.residual else self.norm_head(x)
 
-def start_orthogonal(block, generator):
-    """Start of a residual-free block: orthogonal matrices, W_K = W_Q: a token first sees itself. [3]"""
-    q, k, v = block.attn.c_attn.weight.data.chunk(3)
-    for weight in (q, v, block.attn.c_proj.weight, block.mlp.c_fc.weight, block.mlp.c_proj.weight):
-        nn.init.orthogonal_(weight, generator=generator)
-    k.copy_(q)
-
 def make_mask(idx, config):
-    """Who attends to whom: (B or 1, 1, T, T) bool, or None for plain causal attention.
-
-    Causal, at most `window` tokens back, never across documents. An end mark belongs to the
-    document that follows it, so no first token is predicted from another text.
-    """
+    """Who attends to whom: (B or 1, 1, T, T) bool, or None for plain causal attention. Never across
+    documents; an end mark belongs to the one after it: no first token comes from another text."""
     T, several = idx.shape[1], config.end_mark is not None
     if config.attention == "sdpa" and not several and T <= config.window:
         return None
-    document = (idx == (config.end_mark if several else -1)).cumsum(1)              # (B, T)
-    i = torch.arange(T, device=idx.device)
+    document = (idx == (config.end_mark if several else -1)).cumsum(1)      # (B, T)
     if config.attention == "flex":
         from torch.nn.attention.flex_attention import create_block_mask
-        return create_block_mask(
-            lambda b, h, q, k: (q >= k) & (q - k < config.window) & (document[b, q] == document[b, k]),
-            len(idx), None, T, T, device=idx.device)
+        def sees(b, h, q, k):
+            return (q >= k) & (q - k < config.window) & (document[b, q] == document[b, k])
+        return create_block_mask(sees, len(idx), None, T, T, device=idx.device)
+    i = torch.arange(T, device=idx.device)
     mask = ((i[:, None] >= i) & (i[:, None] - i < config.window))[None]             # (1, T, T)
     mask = mask & (document[:, :, None] == document[:, None, :]) if several else mask
     return mask[:, None]
 
 def compute_loss(model, x, y):
-    """Training loss: mean cross-entropy over all tokens, nats. x, y: (B, T) int64.
-
-    With a large vocabulary in chunks of tokens, recomputed in backward: all logits never coexist.
-    """
+    """Training loss: mean cross-entropy over all tokens, nats. x, y: (B, T) int64. With a large
+    vocabulary in chunks of tokens, recomputed in backward, so that all logits never coexist."""
     hidden, weight = model(x).flatten(0, 1), model.head.weight                      # (B*T, C)
     if len(weight) < 4096:
         return F.cross_entropy(F.linear(hidden, weight).float(), y.flatten())
@@ -430,10 +410,7 @@ def get_started(it, cfg):
     return sum(get_start(m, cfg) <= it for m in range(cfg.n_models if cfg.mode == "warmup" else 1))
 
 def add_spline_gradients(totals, values, loss):
-    """Moves the gradients that one model left at the shared values into the totals.
-
-    A model whose loss or gradient is not finite adds nothing; no synchronization.
-    """
+    """Moves the gradients of one model at the shared values into the totals; not finite: adds 0."""
     for total, value in zip(totals, values):
         healthy = loss.isfinite() & value.grad.isfinite().all()
         total += torch.where(healthy, value.grad, 0)
@@ -447,6 +424,10 @@ def step_splines(optimizer, totals, values, n_started, learning_rate):
         total.zero_()
     optimizer.step()
     optimizer.zero_grad()
+
+def get_rank():
+    """(number of this process, how many there are)."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 def sum_over_ranks(tensors):
     """Sums tensors over the processes, in place, in one message."""
@@ -462,32 +443,30 @@ def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
     if name in ("arithmetic", "code", "prose") and not os.path.exists(folder):
-        subprocess.run([sys.executable, os.path.join(HERE, "prepare.py"), name,
-                        f"--data_dir={data_dir}"])
+        subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
     try:
-        meta = load_json(os.path.join(folder, "meta.json"))
+        meta = load_json(f"{folder}/meta.json")
         expected, vocab_size = meta["n_token"], int(meta["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it with: "
-                         f"python prepare.py {name}") from None
+        raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it "
+                         f"with: python prepare.py {name}") from None
     data = SimpleNamespace(meta=meta, n_token={}, path={})
     for split in ("train", "val"):
-        path = data.path[split] = os.path.join(folder, f"{split}.bin")
+        path = data.path[split] = f"{folder}/{split}.bin"
         size = os.path.getsize(path) if os.path.isfile(path) else 0
-        data.n_token[split] = size // 2
+        n = data.n_token[split] = size // 2
         if size != 2 * expected[split]:
-            raise SystemExit(f"{path} has {size} bytes, not {2 * expected[split]}: missing or damaged;"
-                             f" run python prepare.py {name} again")
-        if size // 2 < block_size + 1:
-            raise SystemExit(f"{path} has {size // 2} tokens, needs at least block_size+1 = "
-                             f"{block_size + 1}")
-        largest = max(read_tokens(path, i, 2**22).max() for i in range(0, size // 2, 2**22))
+            raise SystemExit(f"{path} has {size} bytes, not {2 * expected[split]}: missing or "
+                             f"damaged; run python prepare.py {name} again")
+        if n < block_size + 1:
+            raise SystemExit(f"{path} has {n} tokens, block_size needs {block_size + 1} or more")
+        largest = max(read_tokens(path, i, 2**22).max() for i in range(0, n, 2**22))
         if largest >= vocab_size:
             raise SystemExit(f"{path} holds id {largest} but vocab_size is {vocab_size}")
     return data
 
 def read_tokens(path, first, count):
-    """Token ids (count,) int64 from `first` on; plain reads, since a memory map makes memory grow."""
+    """Token ids (count,) int64 from `first` on; no memory map, which makes memory grow."""
     return np.fromfile(path, "<u2", count, offset=2 * first).astype(np.int64)
 
 @functools.lru_cache(maxsize=64)
@@ -498,9 +477,8 @@ def permute_windows(n_window, seed, stream, epoch):
 def get_batch(data, first, count, cfg, stream=0, held_out=False):
     """Training sequences first to first+count-1 of one model: x, y (count, T) int64.
 
-    A pure function of the data, block_size and (seed, stream, sequence number). Windows of T+1
-    tokens in a fresh permutation each epoch; the last one overlaps its neighbour, so that every
-    token but the first is a target.
+    A pure function of data, block_size and (seed, stream, sequence number). Windows of T+1 tokens,
+    permuted each epoch; the last overlaps its neighbour: every token but the first is a target.
     """
     T, begin, end = cfg.block_size, 0, data.n_token["train"]
     if cfg.spline_data == "held_out":
@@ -522,8 +500,8 @@ def get_batch(data, first, count, cfg, stream=0, held_out=False):
 def get_val_cuts(data, cfg):
     """Where validation windows begin and the last one ends, and their length in tokens.
 
-    Window i scores the tokens after cuts[i] up to cuts[i+1], so each token but the first once.
-    Question-answer pairs are never cut: a window holds as many whole pairs as fit into it.
+    Window i scores the tokens after cuts[i] up to cuts[i+1], each once; it holds as many whole
+    question-answer pairs as fit.
     """
     n_target, length = min(cfg.eval_tokens, data.n_token["val"] - 1), cfg.block_size
     if "val_pairs" not in data.meta:
@@ -550,46 +528,40 @@ def get_lr_factor(it, cfg):
     return min(1.0, (cfg.max_iters - it) / decay) if decay else 1.0
 
 def make_optimizers(model, cfg):
-    """Optimizers for all that trains except the splines, which have one of their own.
-
-    AdamW; with optimizer = "muon" that one for the matrices of the blocks. [3]
-    """
+    """AdamW for all that trains but the splines, or Muon [3] for the matrices of the blocks."""
     embeddings = {id(model.wte.weight), id(model.head.weight)}
     splines = {id(module.values) for module in model.modules() if isinstance(module, Spline)}
-    weights = [weight for weight in model.parameters() if id(weight) not in splines]
-    for weight in weights:
-        weight.requires_grad_(not cfg.freeze_all_but_embeddings or id(weight) in embeddings)
-    weights = [weight for weight in weights if weight.requires_grad]
-    muon = [weight for weight in weights if cfg.optimizer == "muon" and weight.dim() == 2
-            and id(weight) not in embeddings]
-    rest = [weight for weight in weights if not any(weight is other for other in muon)]
-    groups = [{"params": [w for w in rest if w.dim() >= 2], "weight_decay": cfg.weight_decay},
-              {"params": [w for w in rest if w.dim() < 2], "weight_decay": 0.0}]
-    optimizers = [torch.optim.AdamW([group for group in groups if group["params"]],
-                  cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=cfg.device != "mps")]
+    muon, matrices, others = [], [], []
+    for weight in [weight for weight in model.parameters() if id(weight) not in splines]:
+        embedding = id(weight) in embeddings
+        weight.requires_grad_(embedding or not cfg.freeze_all_but_embeddings)
+        if weight.requires_grad:
+            inner = weight.dim() == 2 and not embedding and cfg.optimizer == "muon"
+            (muon if inner else matrices if weight.dim() == 2 else others).append(weight)
+    groups = [{"params": matrices, "weight_decay": cfg.weight_decay}]
+    groups += [{"params": others, "weight_decay": 0.0}] if others else []
+    optimizers = [torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2),
+                                    fused=cfg.device != "mps")]
     if muon:
         optimizers += [torch.optim.Muon(muon, cfg.muon_lr, weight_decay=cfg.weight_decay)]
-    for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
-        group["initial_lr"] = group["lr"]
     return optimizers
 
 def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
     """Batch, backward and update of one model; gives its loss, leaves the gradients of values.
-
-    With n_rank processes on one model each takes its part of the batch.
-    """
-    groups = [group for optimizer in run.optimizers for group in optimizer.param_groups]
-    weights = [weight for group in groups for weight in group["params"]]
-    for group in groups:
-        group["lr"] = group["initial_lr"] * get_lr_factor(position, cfg)
+    With n_rank processes on one model each takes its part of the batch."""
+    weights = []
+    for optimizer, peak in zip(run.optimizers, (cfg.learning_rate, cfg.muon_lr)):
+        for group in optimizer.param_groups:
+            group["lr"] = peak * get_lr_factor(position, cfg)
+            weights += group["params"]
     count = cfg.batch_size // n_rank
-    first = it * cfg.batch_size + rank * count
+    which = it * cfg.batch_size + rank * count, count, cfg, run.stream
     apart = values and cfg.spline_data == "held_out"
     with autocast(cfg):
         if apart:
-            batch = get_batch(data, first, count, cfg, run.stream, held_out=True)
+            batch = get_batch(data, *which, held_out=True)
             compute_loss(run.model, *batch).backward(inputs=values)
-        loss = compute_loss(run.model, *get_batch(data, first, count, cfg, run.stream)) / n_rank
+        loss = compute_loss(run.model, *get_batch(data, *which)) / n_rank
     loss.backward(inputs=weights if apart else [*weights, *values])
     loss = loss.detach()
     if n_rank > 1:
@@ -608,32 +580,32 @@ def score_tokens(model, data, cfg):
     """Nats (n,) float32 and hits (n,) bool of validation tokens 1 to n, given those before."""
     cuts, length = get_val_cuts(data, cfg)
     nats, hits = np.zeros(cuts[-1], np.float32), np.zeros(cuts[-1], bool)
-    rows = [(begin, end, min(begin, data.n_token["val"] - 1 - length))
-            for begin, end in zip(cuts, cuts[1:])]
+    starts = [min(begin, data.n_token["val"] - 1 - length) for begin in cuts[:-1]]
     size = max(1, 8192 // length)       # sequences at a time, whatever batch_size is
-    for some in (rows[i:i + size] for i in range(0, len(rows), size)):
-        tokens = np.stack([read_tokens(data.path["val"], start, length + 1) for *_, start in some])
+    for i in range(0, len(starts), size):
+        some = starts[i:i + size]
+        tokens = np.stack([read_tokens(data.path["val"], start, length + 1) for start in some])
         tokens = torch.from_numpy(tokens).to(cfg.device)                            # (n, length+1)
         with autocast(cfg):
             hidden, scored = model(tokens[:, :-1]).flatten(0, 1), []
             for h, y in zip(hidden.split(1024), tokens[:, 1:].flatten().split(1024)):
                 logits = model.head(h).float()                                      # (1024, V)
                 scored.append(torch.stack([F.cross_entropy(logits, y, reduction="none"),
-                                           logits.argmax(1) == y]))
-        scored = torch.cat(scored, 1).view(2, len(some), length).cpu().numpy()
-        for i, (begin, end, start) in enumerate(some):
-            nats[begin:end], hits[begin:end] = scored[:, i, begin - start:end - start]
+                                           logits.argmax(1) == y], 1))
+        scored = torch.cat(scored).view(len(some), length, 2).cpu().numpy()
+        for begin, end, start, row in zip(cuts[i:], cuts[i + 1:], some, scored):
+            nats[begin:end], hits[begin:end] = row[begin - start:end - start].T
     return nats, hits
 
 def evaluate(model, data, cfg):
-    """Validation metrics over the same tokens in the same order, whatever the batch size.
+    """Validation metrics: losses in nats per token; bits per byte counts the end mark as no byte.
 
-    val_loss in nats per token; bits per byte counts the end mark as no byte; exact_match is the
-    plain mean over question types of the share of answers that greedy decoding gets right, end
-    mark included, which is every answer token being the arg-max given the true prefix.
+    exact_match: plain mean over question types of the share of answers, end mark included, of
+    which every token is the arg-max given the true prefix, so that greedy decoding is right.
     """
     nats, hits = score_tokens(model, data, cfg)
-    n_byte = np.array(data.meta["bytes_per_token"])[read_tokens(data.path["val"], 1, len(nats))].sum()
+    tokens = read_tokens(data.path["val"], 1, len(nats))
+    n_byte = np.take(data.meta["bytes_per_token"], tokens).sum()
     loss = nats.sum(dtype=np.float64) / len(nats)
     metrics = {"val_loss": loss, "val_perplexity": np.exp(loss), "val_accuracy": hits.mean(),
                "val_bits_per_byte": loss * len(nats) / math.log(2) / max(1, n_byte)}
@@ -653,21 +625,22 @@ def evaluate(model, data, cfg):
 
 @torch.no_grad()
 def count_visits(model, splines, data, cfg):
-    """{kind: (rows, K+1) float64 on the CPU}, see Spline.visits; over the first validation windows."""
+    """{kind: (rows, K+1) float64 on the CPU}, see Spline.visits; over the first windows."""
     n_row = max(1, min(4096, data.n_token["val"]) // cfg.block_size)
     tokens = read_tokens(data.path["val"], 0, n_row * cfg.block_size).reshape(n_row, -1)
+    visits = {}
     for spline in sum(splines.values(), []):
         spline.visits = torch.zeros(spline.n_knot + 1, device=cfg.device)
     with autocast(cfg):
         model(torch.from_numpy(tokens).to(cfg.device))
-    visits = {kind: torch.stack([spline.visits for spline in mine]).cpu().double()
-              for kind, mine in splines.items()}
-    for spline in sum(splines.values(), []):
-        spline.visits = None
+    for kind, mine in splines.items():
+        visits[kind] = torch.stack([spline.visits for spline in mine]).cpu().double()
+        for spline in mine:
+            spline.visits = None
     return visits
 
 def get_coverage(visits, source):
-    """Shares of activations beyond the ends and, given the source's visits, on knots it never saw."""
+    """Shares of activations beyond the ends and, given the source's visits, where it had none."""
     coverage = {"outside": {kind: (n[:, -1].sum() / n.sum()).item() for kind, n in visits.items()}}
     if source:
         coverage["unvisited"] = {
@@ -689,43 +662,42 @@ def load_json(path):
 
 def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
     """Everything to go on from; keeps the last good file, with a warning, when the disk is full."""
-    mine = {run.m: (run.model.state_dict(), [x.state_dict() for x in run.optimizers])
-            for run in running}
-    parts = [mine]
-    if dist.is_initialized() and n_models > 1:
-        parts = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    rank, n_rank = get_rank()
+    parts = [{run.m: (run.model.state_dict(), [x.state_dict() for x in run.optimizers])
+              for run in running}]
+    if n_rank > 1 and n_models > 1:
+        mine, parts = parts[0], [None] * n_rank if rank == 0 else None
         dist.gather_object(mine, parts)
-    if dist.is_initialized() and dist.get_rank() > 0:
+    if rank > 0:
         return
-    every = {m: saved for part in parts for m, saved in part.items()}
+    models = {m: saved for part in parts for m, saved in part.items()}
     try:
-        torch.save(state | {"models": every, "spline_optimizer": spline_optimizer.state_dict(),
+        torch.save(state | {"models": models, "spline_optimizer": spline_optimizer.state_dict(),
                             "average": average and average.state_dict()}, path + ".part")
         os.replace(path + ".part", path)
     except (OSError, RuntimeError) as error:
         print(f"warning: {path} was not saved, an older one stays: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):
+        if os.path.exists(path + ".part"):
             os.remove(path + ".part")
 
 def load_checkpoint(path, device):
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise SystemExit(f"{path} is damaged ({type(error).__name__}); give --overwrite=True") from None
+        raise SystemExit(f"{path} is damaged ({type(error).__name__}): --overwrite=True") from None
 
 def read_csv_splines(path):
     """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
-    with open(path, encoding="utf-8") as file:
-        lines = [[float(number) for number in line.split(",")] for line in file if line.strip()]
-    knots, rows = lines[0], lines[1::2]
-    even = np.linspace(-knots[-1], knots[-1], len(knots))
-    if len(lines) % 4 or not all(np.allclose(line, even, atol=1e-3) for line in lines[::2]):
+    lines = np.loadtxt(path, delimiter=",", ndmin=2)                        # (4*n_layer, K)
+    n_knot, spline_range = lines.shape[1], lines[0, -1]
+    even = np.linspace(-spline_range, spline_range, n_knot)
+    if len(lines) % 4 or not np.allclose(lines[::2], even, atol=1e-3):
         raise ValueError("knots must be even, symmetric and the same in every layer")
-    halves = {"mlp": rows[:len(rows) // 2], "attn": rows[len(rows) // 2:]}
-    shared = all(row == half[0] for half in halves.values() for row in half)
-    return {"n_knot": len(knots), "spline_range": knots[-1], "dataset": "csv",
-            "share_layers": "all" if shared else "none",
-            **{kind: half[:1] if shared else half for kind, half in halves.items()}}
+    rows = lines[1::2].reshape(2, -1, n_knot)                               # (2, n_layer, K)
+    shared = (rows == rows[:, :1]).all()
+    mlp, attn = (rows[:, :1] if shared else rows).tolist()
+    return {"n_knot": n_knot, "spline_range": spline_range, "mlp": mlp, "attn": attn,
+            "share_layers": "all" if shared else "none", "dataset": "csv"}
 
 def load_splines(path):
     """The content of a splines file (see README) and its sha256; SystemExit if anything is off."""
@@ -744,11 +716,11 @@ def load_splines(path):
 
 def describe_splines(splines, visits, cfg, data, model_iters):
     """The content of splines.json; load_splines reads it."""
-    return {name: getattr(cfg, name) for name in ("n_knot", "spline_range", "share_layers")} | {
-        kind: [spline.values.tolist() for spline in mine] for kind, mine in splines.items()} | {
-        "visits": {kind: n[:, :-1].tolist() for kind, n in visits.items()},
-        **get_coverage(visits, None), "dataset": cfg.dataset, "tokenizer": data.meta["tokenizer"],
-        "seed": cfg.seed, "control": None, "flags": vars(cfg), "model_iters": model_iters}
+    return {**{name: getattr(cfg, name) for name in ("n_knot", "spline_range", "share_layers")},
+            **{kind: [spline.values.tolist() for spline in mine] for kind, mine in splines.items()},
+            "visits": {kind: n[:, :-1].tolist() for kind, n in visits.items()},
+            **get_coverage(visits, None), "dataset": cfg.dataset, "seed": cfg.seed, "control": None,
+            "tokenizer": data.meta["tokenizer"], "flags": vars(cfg), "model_iters": model_iters}
 
 def place_splines(splines, source, cfg):
     """Copies loaded values to their places and freezes them; SystemExit if they do not fit."""
@@ -771,101 +743,96 @@ def autocast(cfg):
 
 def check_flags(cfg):
     """Stops with one line at the first setting that cannot work; fills in what is automatic."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if cfg.device == "auto":
-        cfg.device = next(name for name, available in there.items() if available)
-    cfg.data_dir = cfg.data_dir or os.path.join(HERE, "data")
+    def check(wrong, name, right):
+        value = getattr(cfg, name)
+        if wrong:
+            raise SystemExit(f"{name}={'(empty)' if value == '' else value} should be {right}")
+    there = [name for name, module in (("cuda", torch.cuda), ("mps", torch.backends.mps))
+             if module.is_available()] + ["cpu"]
+    cfg.device = there[0] if cfg.device == "auto" else cfg.device
+    cfg.data_dir = cfg.data_dir or f"{HERE}/data"
     for name, value in vars(cfg).items():
-        if name in CHOICES and value not in CHOICES[name].split():
-            raise SystemExit(f"{name}={value} should be one of: {CHOICES[name]}")
-        if type(value) in (int, float) and (value < 0 or value == 0 and name not in MAY_BE_0):
-            raise SystemExit(f"{name}={value} should be above 0")
-        if name in FRACTIONS and value > 1:
-            raise SystemExit(f"{name}={value} should lie between 0 and 1")
-    trapezoid, transfer = cfg.lr_schedule == "trapezoid", cfg.mode == "transfer"
+        if name in CHOICES:
+            check(value not in CHOICES[name].split(), name, f"one of: {CHOICES[name]}")
+        if type(value) in (int, float):
+            may_be_0 = DEFAULTS.get(name) == 0 or name in (*FRACTIONS, "spline_init")
+            check(value < 0, name, "0 or more")
+            check(value == 0 and not may_be_0, name, "above 0")
+            check(value > 1 and name in FRACTIONS, name, "between 0 and 1")
+    share, n_rank = cfg.lr_warmup_frac + cfg.lr_decay_frac, get_rank()[1]
     number = r"(\d+\.?\d*|\.\d+)(e[-+]?\d+)?"
     rates = re.fullmatch(f"{number}(,{number})*", cfg.compare_rates)
     rates = rates and all(float(rate) > 0 for rate in cfg.compare_rates.split(","))
-    for wrong, name, right in (
-            (cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2"),
-            (cfg.n_knot < 2, "n_knot", "at least 2"),
-            (1 in (cfg.beta1, cfg.beta2), "beta1" if cfg.beta1 == 1 else "beta2", "below 1"),
-            (not rates, "compare_rates", "like 1e-3,2e-3,4e-3"),
-            (cfg.share_layers == "middle" and cfg.n_layer < 3, "n_layer", "3 or more to share middle"),
-            (trapezoid and cfg.lr_warmup_frac + cfg.lr_decay_frac > 1, "lr_warmup_frac",
-             f"at most 1 together with lr_decay_frac={cfg.lr_decay_frac}"),
-            (transfer != bool(cfg.splines), "splines", "a file in mode transfer, empty elsewhere"),
-            (cfg.mode == "warmup" and cfg.average_checkpoints, "average_checkpoints",
-             "False in mode warmup, whose models would need an average each"),
-            (not there.get(cfg.device.split(":")[0]), "device", "cpu: it is not available here"),
-            (cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
-             f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}"),
-            (cfg.mode != "warmup" and cfg.batch_size % N_RANK, "batch_size",
-             f"a multiple of the {N_RANK} processes"),
-            (cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")):
-        if wrong:
-            raise SystemExit(f"{name}={getattr(cfg, name) or '(empty)'} should be {right}")
-
-def get_identity(description):
-    """What tells one experiment from another, of the content of flags.json."""
-    flags = {name: value for name, value in description["flags"].items()
-             if name not in BOOKKEEPING and name != "splines"}
-    return flags | description["data"] | {"splines": (description["source"] or {}).get("sha256")}
+    check(cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2")
+    check(cfg.n_knot < 2, "n_knot", "at least 2")
+    for name in ("mlp_act", "attn_act") if cfg.mode in ("warmup", "transfer") else ():
+        check(getattr(cfg, name) == "spline", name, f"fixed: in mode {cfg.mode} parts decides")
+    check(cfg.beta1 == 1, "beta1", "below 1")
+    check(cfg.beta2 == 1, "beta2", "below 1")
+    check(not rates, "compare_rates", "like 1e-3,2e-3,4e-3")
+    check(cfg.share_layers == "middle" and cfg.n_layer < 3, "n_layer", "3 or more to share middle")
+    check(cfg.lr_schedule == "trapezoid" and share > 1, "lr_warmup_frac",
+          f"at most 1 together with lr_decay_frac={cfg.lr_decay_frac}")
+    check((cfg.mode == "transfer") != bool(cfg.splines), "splines",
+          "a file in mode transfer, empty elsewhere")
+    check(cfg.device.split(":")[0] not in there, "device", "cpu: it is not available here")
+    check(cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")
+    check(cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
+          f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}")
+    if cfg.mode == "warmup":
+        check(cfg.average_checkpoints, "average_checkpoints", "False in mode warmup")
+    else:
+        check(cfg.batch_size % n_rank, "batch_size", f"a multiple of the {n_rank} processes")
 
 def describe_run(cfg, data, source):
     """The content of flags.json: everything that the run depends on."""
     about = ("dataset", "tokenizer", "seed", "control", "flags", "sha256", "model_iters")
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, text=True,
                          capture_output=True) if shutil.which("git") else None
+    versions = {"python": sys.version.split()[0], "torch": str(torch.__version__),
+                "numpy": np.__version__}
+    facts = {name: data.meta[name] for name in ("tokenizer", "fingerprint", "vocab_size")}
     return {"flags": vars(cfg).copy(), "commit": git and git.stdout.strip(), "device": cfg.device,
-            "source": {name: source.get(name) for name in about} if source else None,
-            "versions": {"python": platform.python_version(), "torch": str(torch.__version__),
-                         "numpy": np.__version__},
-            "data": data.meta["sha256"] | {name: data.meta[name] for name in
-                                           ("tokenizer", "fingerprint", "vocab_size")}}
+            "source": source and {name: source.get(name) for name in about},
+            "versions": versions, "data": data.meta["sha256"] | facts}
 
 def name_run(cfg, source):
     """Default name of out_dir; a hash stands for the settings that the name does not show."""
     name = f"{cfg.mode}-{cfg.dataset}" + (f"-from-{source['dataset']}" if source else "")
     name = f"{name.replace('/', '.')}-{cfg.n_layer}x{cfg.n_embd}-{cfg.learning_rate:g}-s{cfg.seed}"
-    shown = {"mode", "dataset", "n_layer", "n_embd", "learning_rate", "seed", "splines"}
+    shown = "mode dataset n_layer n_embd learning_rate seed splines".split()
     rest = {key: value for key, value in vars(cfg).items()
-            if value != DEFAULTS[key] and key not in shown.union(BOOKKEEPING)}
+            if value != DEFAULTS[key] and key not in (*shown, *BOOKKEEPING)}
     rest |= {"splines": source["sha256"]} if source else {}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6]
     return name + (f"-{digest}" if rest else "")
 
 def open_run(cfg, description):
-    """Makes out_dir; gives its result if it holds just this run and is finished, else None.
-
-    Refuses what belongs to another run, and an unfinished run without resume or overwrite.
-    """
-    flags_path, result_path = (os.path.join(cfg.out_dir, f"{x}.json") for x in ("flags", "result"))
+    """Makes out_dir; gives its result if it holds this very run, finished, else None; SystemExit if
+    it holds another one, or an unfinished one and neither resume nor overwrite is set."""
+    flags_path, result_path = f"{cfg.out_dir}/flags.json", f"{cfg.out_dir}/result.json"
     try:
         os.makedirs(cfg.out_dir, exist_ok=True)
-        save_json(os.path.join(cfg.out_dir, "test.json"), {})
-        os.remove(os.path.join(cfg.out_dir, "test.json"))
         old = load_json(flags_path) if os.path.exists(flags_path) and not cfg.overwrite else None
         result = load_json(result_path) if old and os.path.exists(result_path) else None
-        before, now = old and get_identity(old), get_identity(description)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
-                         f"{type(error).__name__} {error}") from None
-    if old:
+        before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
+                       for run in (old or description, description))
         changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
-                            if before.get(name) != now[name])
+                            if name not in BOOKKEEPING and before.get(name) != now[name])
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if not result and not cfg.resume:
-            raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True or "
-                             "--overwrite=True")
-    else:
-        for name in ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(cfg.out_dir, name))
-    save_json(flags_path, description)
-    return result
+        if old and not result and not cfg.resume:
+            raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
+                             "or --overwrite=True")
+        for name in () if old else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
+            if os.path.exists(f"{cfg.out_dir}/{name}"):
+                os.remove(f"{cfg.out_dir}/{name}")
+        save_json(flags_path, description)
+        return result
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
+                         f"{type(error).__name__} {error}") from None
 
 def make_model(m, config, splines, cfg):
     """Model m, its optimizer and its stream of draws: 0 for fresh models, which share none."""
@@ -878,21 +845,21 @@ def make_model(m, config, splines, cfg):
     return SimpleNamespace(m=m, model=model, optimizers=make_optimizers(model, cfg), stream=stream)
 
 def report(row, cfg):
-    """One line: losses, pace, time spent and left."""
+    """One line: losses, pace, time spent and left; warnings about splines left idle."""
     pace = row["time_s"] / max(1, row["iter"])
-    clock = [time.strftime("%H:%M:%S", time.gmtime(seconds)) for seconds in
-             (row["time_s"], pace * (cfg.max_iters - row["iter"]))]
-    names = {"train": "train_loss", "val": "val_loss", "answer": "answer_loss",
-             "exact": "exact_match"}
-    print(" | ".join([f"iter {row['iter']:5d}", *(f"{name} {row[key]:.3f}" for name, key in
-                      names.items() if key in row), f"lr {row['lr']:.1e}", f"{1e3 * pace:.0f} ms/iter",
-                      f"{row['tokens'] / max(1e-9, row['time_s']):.0f} tok/s",
-                      f"{clock[0]} + {clock[1]}"]), flush=True)
-    for share, kinds in row.items():
-        for kind in kinds if share in ("outside", "unvisited") else ():
-            if kinds[kind] > 0.01:
-                print(f"warning: {kinds[kind]:.1%} of the {kind} activations lie {share} "
-                      + ("the knots" if share == "outside" else "by the source"), flush=True)
+    spent, left = (time.strftime("%H:%M:%S", time.gmtime(seconds)) for seconds in
+                   (row["time_s"], pace * (cfg.max_iters - row["iter"])))
+    losses = "".join(f" | {key.split('_')[0]} {row[key]:.3f}" for key in
+                     ("train_loss", "val_loss", "answer_loss", "exact_match") if key in row)
+    print(f"iter {row['iter']:5d}{losses} | lr {row['lr']:.1e} | {1e3 * pace:.0f} ms/iter | "
+          f"{row['tokens'] / max(1e-9, row['time_s']):.0f} tok/s | {spent} + {left}", flush=True)
+    for key, where in (("outside", "outside the knots"), ("unvisited", "unvisited by the source")):
+        for kind, share in row.get(key, {}).items():
+            if share > 0.01:
+                print(f"warning: {share:.1%} of the {kind} activations lie {where}", flush=True)
+
+class Diverged(SystemExit):
+    """A loss that is not finite."""
 
 def check_finite(it, losses, running, path):
     """Ends the run, marked as failed, if a loss since the last report was not finite."""
@@ -900,10 +867,12 @@ def check_finite(it, losses, running, path):
     if bad:
         names = [name for run in running if run.m == bad[0] for name, weight in
                  run.model.named_parameters() if not weight.isfinite().all()]
-        reason = (f"the loss of model {bad[0]} stopped being finite before iteration {it}; first such "
-                  f"tensor: {(names or ['none'])[0]}; a lower learning_rate may help")
-        save_json(path, {"status": "failed", "reason": reason, "iter": it})
-        raise SystemExit(reason)
+        reason = (f"the loss of model {bad[0]} stopped being finite before iteration {it}; first "
+                  f"such tensor: {(names or ['none'])[0]}; a lower learning_rate may help")
+        rank, n_rank = get_rank()
+        if rank == bad[0] % n_rank:         # one process writes: that which has the model
+            save_json(path, {"status": "failed", "reason": reason, "iter": it})
+        raise Diverged(reason)
 
 def catch_signals():
     """A list that takes up the first SIGINT or SIGTERM; the second one ends the process at once."""
@@ -918,14 +887,12 @@ def catch_signals():
 
 def train(cfg, parent="out"):
     """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result.
-
-    With several processes the models of a warm-up are dealt out; any other mode splits the batch.
-    """
+    Several processes get the models of a warm-up dealt out; in other modes they split the batch."""
     check_flags(cfg)
     data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
     if cfg.spline_data == "held_out" and data.n_token["train"] < 2 * (cfg.block_size + 1):
-        raise SystemExit(f"spline_data=held_out should have twice block_size+1 training tokens, not "
-                         f"{data.n_token['train']}")
+        raise SystemExit(f"spline_data=held_out: {data.n_token['train']} training tokens are not "
+                         "twice block_size+1")
     torch.set_float32_matmul_precision("high")          # TF32 where there is any
     source = load_splines(cfg.splines) if cfg.splines else None
     cfg.out_dir = cfg.out_dir or os.path.join(parent, name_run(cfg, source))
@@ -933,34 +900,33 @@ def train(cfg, parent="out"):
     splines = make_splines(config)
     if source:
         place_splines(splines, source, cfg)
-    result = [open_run(cfg, describe_run(cfg, data, source)) if RANK == 0 else None]
-    if N_RANK > 1:
+    rank, n_rank = get_rank()
+    result = [open_run(cfg, describe_run(cfg, data, source)) if rank == 0 else None]
+    if n_rank > 1:
         dist.broadcast_object_list(result)
     if result[0]:
         print(f"{cfg.out_dir}: {result[0]['status']} already")
         return result[0]
-    path = {name.split(".")[0]: os.path.join(cfg.out_dir, name) for name in
-            ("ckpt.pt", "log.jsonl", "result.json", "splines.json")}
-    n_models, N, dealt = (cfg.n_models, cfg.max_iters, N_RANK) if cfg.mode == "warmup" else \
-        (1, cfg.max_iters, 1)
-    split = {} if cfg.mode == "warmup" else {"rank": RANK, "n_rank": N_RANK}
-    values = [spline.to(cfg.device).values for spline in sum(splines.values(), [])]
-    values = [value for value in values if value.requires_grad]     # empty in mode transfer
+    warmup, N = cfg.mode == "warmup", cfg.max_iters
+    n_models, dealt, split = (cfg.n_models, n_rank, ()) if warmup else (1, 1, (rank, n_rank))
+    values = [] if source else [x.to(cfg.device).values for x in sum(splines.values(), [])]
     totals = [torch.zeros_like(value) for value in values]
     spline_optimizer = torch.optim.Adam(values or [torch.zeros(1)], betas=(0.99, 0.999))
     running = []
     def start_models(n_started):
-        for m in range(running[-1].m + dealt if running else RANK % dealt, n_started, dealt):
+        for m in range(rank % dealt + dealt * len(running), n_started, dealt):
             running.append(make_model(m, config, splines, cfg))
     start_models(dealt)                 # each process has one, started or not
-    average = AveragedModel(running[0].model) if cfg.average_checkpoints else None
+    model = running[0].model
+    average = AveragedModel(model) if cfg.average_checkpoints else None
     state = {"it": 0, "time_s": 0.0, "rows": [], "visits": {},
              "losses": torch.zeros(2, n_models, device=cfg.device)}     # sums and counts
-    if cfg.resume and os.path.exists(path["ckpt"]):
-        saved = load_checkpoint(path["ckpt"], cfg.device)
+    ckpt_path = f"{cfg.out_dir}/ckpt.pt"
+    if cfg.resume and os.path.exists(ckpt_path):
+        saved = load_checkpoint(ckpt_path, cfg.device)
         state |= {name: saved[name] for name in state}
         start_models(len(saved["models"]))
-        for run in running:
+        for run in [run for run in running if run.m in saved["models"]]:
             weights, moments = saved["models"][run.m]
             run.model.load_state_dict(weights)
             for optimizer, moment in zip(run.optimizers, moments):
@@ -969,77 +935,77 @@ def train(cfg, parent="out"):
         if average:
             average.load_state_dict(saved["average"])
     model_iters = sum(N - get_start(m, cfg) for m in range(n_models))
-    weights = [w for w in running[0].model.parameters() if not any(w is value for value in values)]
-    n_param, n_trainable = (sum(w.numel() for w in some) for some in
-                            (weights, [w for w in weights if w.requires_grad]))
-    if RANK == 0:
-        print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters, "
-              f"{n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration" +
+    shared = {id(spline.values) for spline in sum(splines.values(), [])}
+    weights = [weight for weight in model.parameters() if id(weight) not in shared]
+    n_param = sum(weight.numel() for weight in weights)
+    n_trainable = sum(weight.numel() for weight in weights if weight.requires_grad)
+    if rank == 0:
+        print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters"
+              f", {n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration" +
               (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
     caught, began, first = catch_signals(), time.time() - state["time_s"], state["it"]
-    while True:
-        it, last = state["it"], state["it"] == N
-        state["time_s"] = time.time() - began
+    for it in range(first, N + 1):
+        state |= {"it": it, "time_s": time.time() - began}
         row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, N - 1), cfg),
                "tokens": it * cfg.batch_size * cfg.block_size, "time_s": state["time_s"]}
-        log, evaluation, save = (it % interval == 0 or last for interval in
+        log, evaluation, save = (it % interval == 0 or it == N for interval in
                                  (cfg.log_interval, cfg.eval_interval, cfg.save_interval))
-        stop = caught[0] if caught else 0
-        if N_RANK > 1:                  # processes stop together, when they report
-            flag = torch.tensor([stop if log else 0], device=cfg.device)
-            dist.all_reduce(flag, dist.ReduceOp.MAX) if log else None
+        stop = caught[0] if caught and (log or n_rank == 1) else 0
+        if log and n_rank > 1:          # processes stop together, when they report
+            flag = torch.tensor([stop], device=cfg.device)
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
             stop = int(flag)
         if log or evaluation or save or stop:
             losses = state["losses"].clone()
-            if cfg.mode == "warmup":
+            if warmup:
                 sum_over_ranks([losses])
-            check_finite(it, losses, running, path["result"])
+            check_finite(it, losses, running, f"{cfg.out_dir}/result.json")
         if (save or stop) and it > first:
-            save_checkpoint(path["ckpt"], state, running, spline_optimizer, average, n_models)
+            save_checkpoint(ckpt_path, state, running, spline_optimizer, average, n_models)
         if stop:
             raise SystemExit(128 + stop)
+        n_started = get_started(it, cfg)
         if log or evaluation:
-            means = (losses[0] / losses[1].clamp(1))[:get_started(it, cfg)].tolist()
-            row |= {"train_loss": means[0], "spread": float(np.std(means))}
-            state["losses"] = torch.zeros_like(losses)
-        if evaluation and RANK == 0:
-            row |= evaluate(running[0].model, data, cfg)
-            counts = count_visits(running[0].model, splines, data, cfg) if splines else {}
+            means = (losses[0] / losses[1].clamp(1))[:n_started].tolist()
+            row |= {"train_loss": means[0], "spread": np.std(means).item()} if losses[1, 0] else {}
+            state["losses"].zero_()
+        if evaluation and rank == 0:
+            row |= evaluate(model, data, cfg)
+            counts = count_visits(model, splines, data, cfg) if splines else {}
             state["visits"] = {kind: n + state["visits"].get(kind, 0) for kind, n in counts.items()}
             row |= get_coverage(state["visits"], source and source.get("visits"))
             if average and average.n_averaged:
                 row["averaged"] = evaluate(average.module, data, cfg)
             state["rows"].append(row)
-            save_json(path["log"], *state["rows"])
-        if (log or evaluation) and RANK == 0:
+            save_json(f"{cfg.out_dir}/log.jsonl", *state["rows"])
+        if (log or evaluation) and rank == 0:
             report(row, cfg)
-        if last:
+        if it == N:
             break
-        start_models(get_started(it, cfg))
-        for run in [run for run in running if run.m < get_started(it, cfg)]:
+        start_models(n_started)
+        for run in [run for run in running if run.m < n_started]:
             position = it - get_start(run.m, cfg) if cfg.stagger == "delayed" else it
-            loss = update_model(run, values, it, position, data, cfg, **split)
+            loss = update_model(run, values, it, position, data, cfg, *split)
             state["losses"][:, run.m] += torch.stack([loss, torch.ones_like(loss)])
             add_spline_gradients(totals, values, loss)
         if values:
-            if cfg.mode == "warmup":
+            if warmup:
                 sum_over_ranks(totals)
-            step_splines(spline_optimizer, totals, values, get_started(it, cfg),
+            step_splines(spline_optimizer, totals, values, n_started,
                          cfg.spline_lr * get_lr_factor(it, cfg))
-        state["it"] = it + 1
-        since, interval = it + 1 - cfg.average_start_frac * N, cfg.average_interval or max(1, N // 50)
-        if average and since >= 0 and (it + 1) % interval == 0:
-            average.update_parameters(running[0].model)
+        due = (it + 1) % (cfg.average_interval or max(1, N // 50)) == 0
+        if average and due and it + 1 >= cfg.average_start_frac * N:
+            average.update_parameters(model)
     result = {"status": "finished", "last": row, "time_s": state["time_s"], "iters": N,
               "model_iters": model_iters, "tokens": row["tokens"], "n_param": n_param,
               "n_trainable": n_trainable, "tokens_per_param": row["tokens"] / n_param}
-    if RANK == 0:
+    if rank == 0:
+        result["best"] = min(state["rows"], key=lambda row: row["val_loss"])
         if values:
-            save_json(path["splines"],
+            save_json(f"{cfg.out_dir}/splines.json",
                       describe_splines(splines, state["visits"], cfg, data, model_iters))
-        best = min(state["rows"], key=lambda row: row["val_loss"])
-        save_json(path["result"], result | {"best": best})
-    if N_RANK > 1:
+        save_json(f"{cfg.out_dir}/result.json", result)
+    if n_rank > 1:
         dist.barrier()
     return result
 
@@ -1047,15 +1013,20 @@ def compare(cfg):
     """A warm-up, then baseline and transfer at each rate; prints who wins and by how much."""
     def run(**changes):
         part = SimpleNamespace(**vars(cfg) | {"out_dir": ""} | changes)
-        return train(part, cfg.out_dir or "out"), part.out_dir
+        try:
+            return train(part, cfg.out_dir or "out") | {"out_dir": part.out_dir}
+        except Diverged as error:
+            print(error)
+            return {"status": "failed"}
     check_flags(cfg)
-    _, folder = run(mode="warmup")
-    splines, rates = os.path.join(folder, "splines.json"), cfg.compare_rates.split(",")
+    source, rates = run(mode="warmup"), cfg.compare_rates.split(",")
+    if source["status"] == "failed":
+        raise SystemExit("the warm-up failed; a lower learning_rate may help")
+    splines = source["out_dir"] + "/splines.json"
     table = {"baseline": [], "own splines": []}
     for rate in rates:
-        rate = float(rate)
-        table["baseline"] += [run(mode="baseline", learning_rate=rate)[0]]
-        table["own splines"] += [run(mode="transfer", splines=splines, learning_rate=rate)[0]]
+        table["baseline"] += [run(mode="baseline", learning_rate=float(rate))]
+        table["own splines"] += [run(mode="transfer", splines=splines, learning_rate=float(rate))]
     print_comparison(table, rates)
 
 def print_comparison(table, rates):
@@ -1066,24 +1037,24 @@ def print_comparison(table, rates):
     best = {}
     for side, mine in rows.items():
         losses = [row.get(key, math.inf) for row in mine]
-        i = int(np.argmin(losses))
-        best[side] = losses[i]
-        cells = [f"{x:.3f}{'*' if j == i else ' '}" if x < math.inf else "failed " for j, x in
-                 enumerate(losses)]
+        best[side], i = min(zip(losses, range(len(losses))))
+        cells = "".join(f"{x:10.3f}{'*' if j == i else ' '}" if x < math.inf else f"{'failed ':>11}"
+                        for j, x in enumerate(losses))
         where = "at the edge, widen" if i in (0, len(rates) - 1) else "inside"
         exact = f", exact match {mine[i]['exact_match']:.1%}" if "exact_match" in mine[i] else ""
-        print(f"{side:14}" + "".join(f"{cell:>11}" for cell in cells) + f"   {where}{exact}")
+        print(f"{side:14}{cells}   {where}{exact}")
+    if math.inf in best.values():
+        raise SystemExit("nobody won: one side failed at every rate")
     gain = best["baseline"] - best["own splines"]
     print(f"{'own splines' if gain > 0 else 'the baseline'} won by {abs(gain):.3f} nats per token, "
           "each at its best rate, one seed")
 
-RANK, N_RANK = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))   # torchrun
 if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv):
         print(configurator.read_section(__file__, "flags"))
     else:
         cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
-        if N_RANK > 1:
+        if "RANK" in os.environ:        # started by torchrun
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
