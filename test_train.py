@@ -3,6 +3,7 @@ import collections
 import contextlib
 import hashlib
 import http.server
+import importlib.util
 import inspect
 import io
 import itertools
@@ -994,11 +995,13 @@ def test_splines_prints_slope_scale_and_distances_and_draws(tmp_path, capsys):
     make_splines(tmp_path / "1.json", n_row=1, mlp=[line.tolist()])
     make_splines(tmp_path / "2.json", n_row=1, mlp=[(line + 0.5).tolist()], control="x")
     files, png = [tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "s.png"
-    lines = call(capsys, "splines", tmp_path, *files, png=str(png))
+    drawn = importlib.util.find_spec("matplotlib") is not None      # an optional package
+    lines = call(capsys, "splines", tmp_path, *files, png=str(png) if drawn else "")
     rms = math.sqrt((1.5 * 4 + 0 + 2 * 4 + 3 * 16) / 10.5)      # values 2x over the visits
     row = next(line.split() for line in lines if line.startswith("[1] a 4/7 in -1.0..2.0 2.000"))
     assert row[6] == f"{rms:.3f}" and row[-2:] == ["0.000", "0.500"]
-    assert png.read_bytes().startswith(b"\x89PNG")
+    if drawn:
+        assert png.read_bytes().startswith(b"\x89PNG")
 
 def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_path, capsys):
     write_run(tmp_path, "q r", 0.001, 0, 1.0)           # another size, another experiment
