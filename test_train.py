@@ -40,7 +40,7 @@ slow = pytest.mark.skipif(not os.environ.get("SLOW"), reason="SLOW=1 runs it")
 # --------------------------------------------------------------------------------------------------
 # train.py, configurator.py
 torch.set_num_threads(1)    # tiny tensors: more threads only wait for each other
-os.environ["OMP_NUM_THREADS"] = "1"     # as many in the processes that are started: equal to the bit
+os.environ["OMP_NUM_THREADS"] = "1"     # and in started processes: equal to the bit
 META = {"vocab_size": 9, "end_mark": 8, "bytes_per_token": [1, 2, 3, 1, 1, 1, 1, 1, 0]}
 CURVE = [1 / 3, 2 / 3, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]     # of ten iterations, ramp 0.2
 IDS = np.random.default_rng(0).integers(0, 9, 300)
