@@ -13,7 +13,7 @@ freezes them and trains a fresh model; `baseline` is the same model with fixed n
 [1] D. Teney et al., Language Models Can Benefit from Domain-Specific Inductive Biases, 2026
 [2] D. Teney et al., Can Transformers Really Do It All?, ICLR 2026
 [3] Y. Ji et al., The Quantization Benefits of Residual-Free Transformers, 2026
-`Differs:` marks a departure from [1], `Ours:` a choice where it is silent.
+`Differs:` marks a departure from [1].
 
 Axes: B batch, T time, C channels, H heads, D channels per head, V vocabulary, K knots, M models.
 A run leaves in out_dir: flags.json (settings, versions, data hashes), log.jsonl (a row for every
@@ -312,7 +312,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Decoder-only transformer; forward gives what the head reads. [1]
 
-    Differs: no norm before the head (it measured worse); instead the embedding is taken out of the
+    Differs: no norm before the head (see README); instead the embedding is taken out of the
     head's input at the start, so that a fresh model predicts uniformly whatever its width.
     """
 
