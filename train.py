@@ -57,7 +57,7 @@ dtype = "float32"            # float32 | bfloat16 (autocast; weights stay float3
 compile = "auto"             # True: blocks | False | auto: blocks on cuda, splines on a cpu
 attention = "sdpa"           # sdpa | flex (cuda only)
 # model
-n_layer = 4                  # blocks
+n_layer = 4                  # blocks; 0: embedding and head alone, the floor of a frozen network
 n_head = 4                   # attention heads
 n_embd = 256                 # channels
 block_size = 4096            # tokens per sequence
@@ -640,8 +640,10 @@ def count_visits(model, splines, data, cfg):
     return visits
 
 def get_coverage(visits, source):
-    """Shares of activations beyond the ends and, given the source's visits, where it had none."""
-    coverage = {"outside": {kind: (n[:, -1].sum() / n.sum()).item() for kind, n in visits.items()}}
+    """Shares of activations beyond the ends and, given the source's visits, where it had none;
+    number of knots visited."""
+    coverage = {"outside": {kind: (n[:, -1].sum() / n.sum()).item() for kind, n in visits.items()},
+                "visited": {kind: int((n[:, :-1] > 0).sum()) for kind, n in visits.items()}}
     if source:
         coverage["unvisited"] = {
             kind: (n[:, :-1][torch.tensor(source[kind]) == 0].sum() / n.sum()).item()
@@ -755,7 +757,7 @@ def check_flags(cfg):
         if name in CHOICES:
             check(value not in CHOICES[name].split(), name, f"one of: {CHOICES[name]}")
         if type(value) in (int, float):
-            may_be_0 = DEFAULTS.get(name) == 0 or name in (*FRACTIONS, "spline_init")
+            may_be_0 = DEFAULTS.get(name) == 0 or name in (*FRACTIONS, "spline_init", "n_layer")
             check(value < 0, name, "0 or more")
             check(value == 0 and not may_be_0, name, "above 0")
             check(value > 1 and name in FRACTIONS, name, "between 0 and 1")
@@ -765,6 +767,7 @@ def check_flags(cfg):
     rates = rates and all(float(rate) > 0 for rate in cfg.compare_rates.split(","))
     check(cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2")
     check(cfg.n_knot < 2, "n_knot", "at least 2")
+    check(cfg.n_layer == 0 and "spline" in get_acts(cfg), "n_layer", "1 or more to have splines")
     for name in ("mlp_act", "attn_act") if cfg.mode in ("warmup", "transfer") else ():
         check(getattr(cfg, name) == "spline", name, f"fixed: in mode {cfg.mode} parts decides")
     check(cfg.beta1 == 1, "beta1", "below 1")
@@ -851,7 +854,8 @@ def report(row, cfg):
                    (row["time_s"], pace * (cfg.max_iters - row["iter"])))
     losses = "".join(f" | {key.split('_')[0]} {row[key]:.3f}" for key in
                      ("train_loss", "val_loss", "answer_loss", "exact_match") if key in row)
-    print(f"iter {row['iter']:5d}{losses} | lr {row['lr']:.1e} | {1e3 * pace:.0f} ms/iter | "
+    knots = "".join(f" | {kind} knots {n}" for kind, n in row.get("visited", {}).items())
+    print(f"iter {row['iter']:5d}{losses}{knots} | lr {row['lr']:.1e} | {1e3 * pace:.0f} ms/iter | "
           f"{row['tokens'] / max(1e-9, row['time_s']):.0f} tok/s | {spent} + {left}", flush=True)
     for key, where in (("outside", "outside the knots"), ("unvisited", "unvisited by the source")):
         for kind, share in row.get(key, {}).items():
@@ -939,9 +943,11 @@ def train(cfg, parent="out"):
     weights = [weight for weight in model.parameters() if id(weight) not in shared]
     n_param = sum(weight.numel() for weight in weights)
     n_trainable = sum(weight.numel() for weight in weights if weight.requires_grad)
+    names = [name for name, weight in model.named_parameters() if weight.requires_grad]
     if rank == 0:
         print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters"
-              f", {n_trainable:,} train, {cfg.batch_size * cfg.block_size:,} tokens per iteration" +
+              f", {n_trainable:,} train{cfg.freeze_all_but_embeddings * f' {names}'}, "
+              f"{cfg.batch_size * cfg.block_size:,} tokens per iteration" +
               (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
     caught, began, first = catch_signals(), time.time() - state["time_s"], state["it"]
     for it in range(first, N + 1):
