@@ -144,28 +144,34 @@ def interpolate_backward(grad, x, values, spline_range):
     slope = torch.diff(values, prepend=values[:1], append=values[-1:])
     return grad * slope.index_select(0, segment) * ((len(values) - 1) / (2 * spline_range))
 
-@torch.library.custom_op("nanospline::histogram", mutates_args=())
-def histogram(index: torch.Tensor, weight: torch.Tensor, n_bin: int) -> torch.Tensor:
-    """(n_bin,) float64 sums of the weights by index; an operator, so that it can be compiled in."""
-    return torch.bincount(index, weight.double(), n_bin)
+@torch.library.custom_op("nanospline::histograms", mutates_args=())
+def histograms(index: torch.Tensor, left: torch.Tensor, right: torch.Tensor,
+               n_bin: int) -> torch.Tensor:
+    """(2, n_bin) sums of both weights by index; an operator, so that it can be compiled in."""
+    return torch.stack([torch.bincount(index, weight, n_bin) for weight in (left, right)])
 
-@histogram.register_fake
-def _(index, weight, n_bin):
-    return weight.new_empty(n_bin, dtype=torch.float64)
+@histograms.register_fake
+def _(index, left, right, n_bin):
+    return left.new_empty(2, n_bin)
 
-def sum_hats(grad, x, n_knot, spline_range):
-    """(K,) gradient of the values: each element adds to the two knots around it, by hat weights.
-    Without atomics: two histograms on a CPU, elsewhere a sum over all hats in a compiled loop."""
+def sum_some_hats(grad, x, n_knot, spline_range):
+    """sum_hats of one piece. Without atomics: two histograms on a CPU, elsewhere a sum over all
+    hats, which becomes a loop when compiled."""
     segment, pos = locate(x, n_knot, spline_range)
     if x.device.type == "cpu":
-        to_left = histogram(segment, grad * (1 - pos), n_knot + 1)
-        total = to_left[1:] + histogram(segment, grad * pos, n_knot + 1)[:-1]
-        return torch.cat([total[:1] + to_left[:1], total[1:]]).to(grad.dtype)
-    total, pos = 0, (segment - 1 + pos).clamp(0, n_knot - 1)
-    for some_grad, some_pos in zip(grad.split(2**21), pos.split(2**21)):
-        distance = (some_pos[:, None] - torch.arange(n_knot, device=x.device)).abs()    # (n, K)
-        total = total + (some_grad[:, None] * (1 - distance).clamp(min=0)).sum(0)
-    return total
+        right = grad * pos
+        left, right = histograms(segment, (grad - right).double(), right.double(), n_knot + 1)
+        total = left[1:] + right[:-1]
+        return torch.cat([total[:1] + left[:1], total[1:]]).to(grad.dtype)
+    pos = (segment - 1 + pos).clamp(0, n_knot - 1)[:, None]
+    distance = (pos - torch.arange(n_knot, device=x.device)).abs()                  # (n, K)
+    return (grad[:, None] * (1 - distance).clamp(min=0)).sum(0)
+
+def sum_hats(grad, x, n_knot, spline_range, fuse=lambda function: function):
+    """(K,) gradient of the values: each element adds to the two knots around it, by hat weights.
+    In pieces that stay in the cache, whose memory is used again: three times faster on a CPU."""
+    pieces = zip(grad.split(2**18), x.split(2**18))
+    return sum(fuse(sum_some_hats)(*piece, n_knot, spline_range) for piece in pieces)
 
 @functools.cache
 def fuse(function):
@@ -188,7 +194,8 @@ class SplineFunction(torch.autograd.Function):
         grad_x = ctx.fuse(interpolate_backward)(grad, x, values, ctx.spline_range)
         if not ctx.needs_input_grad[1]:
             return grad_x, None, None, None
-        return grad_x, ctx.fuse(sum_hats)(grad, x, len(values), ctx.spline_range), None, None
+        grad_values = sum_hats(grad, x, len(values), ctx.spline_range, ctx.fuse)
+        return grad_x, grad_values, None, None
 
 class Spline(nn.Module):
     """Piecewise-linear function of every element, constant beyond the outermost knots. [1]
