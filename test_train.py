@@ -175,8 +175,10 @@ def test_fresh_model_predicts_about_uniformly(flags):
     model, x = train.GPT(config, train.make_splines(config)), torch.arange(400).view(4, 100)
     assert abs(train.compute_loss(model, x, x + 1).item() - math.log(500)) < 0.05
 
-@pytest.mark.parametrize("vocab_size", [4095, 4096])
-def test_loss_and_its_gradients_equal_plain_cross_entropy(vocab_size):
+@pytest.mark.parametrize("vocab_size, torchs", [(4095, False), (4096, False), (4096, True)])
+def test_loss_and_its_gradients_equal_plain_cross_entropy(monkeypatch, vocab_size, torchs):
+    if not torchs:          # as in torch before 2.13
+        monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
     model, _ = make_model(make_cfg(), {"vocab_size": vocab_size, "end_mark": None}, 0.1)
     x, y = torch.randint(vocab_size, (2, 2, 700), generator=torch.Generator().manual_seed(0))
     plain = F.cross_entropy(model.head(model(x)).flatten(0, 1), y.flatten())
@@ -184,6 +186,41 @@ def test_loss_and_its_gradients_equal_plain_cross_entropy(vocab_size):
     assert torch.allclose(loss, plain, rtol=1e-5)           # float32 sums in another order
     for a, b in zip(torch.autograd.grad(loss, weights), torch.autograd.grad(plain, weights)):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-6)
+
+def test_residual_free_block_is_attention_then_mlp_computed_by_hand(tmp_path):
+    cfg = make_cfg(tmp_path, residual=False, n_layer=2, optimizer="muon", window=99,
+                   attn_temperature=1.5, attn_temperature_depth=0.25, end_mark=None)
+    config = train.make_config(cfg, META | {"end_mark": None})
+    new = train.make_model(0, config, train.make_splines(config), cfg)
+    block, norm = new.model.blocks[1], lambda x: x / (x.square().mean(-1, True) + 1e-5).sqrt()
+    x = torch.randn(2, 7, 16, generator=torch.Generator().manual_seed(0))
+    mats = [m.weight for m in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc,
+                               block.mlp.c_proj)]
+    q, k, v = mats[0].chunk(3)
+    assert torch.equal(q, k) and not torch.equal(q, v)
+    for square in (q, v, mats[1], mats[2].T, mats[3]):      # rows orthogonal: a start of [3]
+        assert torch.allclose(square @ square.T, torch.eye(16), atol=1e-5)
+    turn = torch.polar(torch.ones(7, 4), torch.arange(7)[:, None] * 1e4 ** (-torch.arange(4) / 4))
+    def get_head(weight, h):            # (B, T, D): normed, then pairs turn as complex numbers
+        y = (norm(x) @ weight.T)[..., 8 * h:8 * h + 8]
+        y = y / (y.square().mean(-1, True) + torch.finfo(torch.float32).eps).sqrt()
+        y = torch.complex(y[..., :4], y[..., 4:]) * turn
+        return torch.cat([y.real, y.imag], -1)
+    heads = []
+    for h in range(2):
+        logits = get_head(q, h) @ get_head(k, h).mT * 1.75 / 8 ** 0.5       # 1.5 + 0.25 * layer 1
+        seen = logits.masked_fill(torch.ones(7, 7).triu(1) > 0, -math.inf).softmax(-1)
+        heads.append(seen @ (norm(x) @ v.T)[..., 8 * h:8 * h + 8])
+    y = norm(torch.cat(heads, -1) @ mats[1].T)
+    cos, sin = turn.real, turn.imag
+    found, _ = block(x, None, torch.zeros(2, 2, 7, 8), None, cos, sin)      # no value residual
+    assert torch.allclose(found, F.gelu(y @ mats[2].T) @ mats[3].T, atol=1e-5)
+    ours = [weight for name, weight in new.model.named_parameters()]
+    moved = [[w for g in x.param_groups for w in g["params"]] for x in new.optimizers]
+    assert sorted(map(id, sum(moved, []))) == sorted(map(id, ours))         # each in exactly one
+    blocks = [m.weight for m in new.model.blocks.modules() if isinstance(m, torch.nn.Linear)]
+    assert sorted(map(id, moved[1])) == sorted(map(id, blocks))             # those of muon
+    assert not any((weight == 0).all() for weight in ours)                  # nothing starts at zero
 
 @pytest.mark.parametrize("parts", ["both", "mlp", "attn"])
 @pytest.mark.parametrize("share, rows", [("all", [0, 0, 0, 0]), ("middle", [0, 1, 1, 2]),
@@ -550,11 +587,11 @@ def test_two_processes_learn_what_one_learns(tmp_path, flags):
         assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
 
 @slow
-def test_fused_spline_equals_the_plain_one():
-    if not (shutil.which("c++") or shutil.which("g++")):
+def test_compiled_runs_equal_eager_ones_at_all_knots_and_over_50_iterations(tmp_path, monkeypatch):
+    if not train.has_compiler():
         pytest.skip("no compiler")
-    x = torch.cat([torch.linspace(-17, 17, 999), torch.tensor([math.inf, -math.inf, math.nan])])
-    found = []
+    knots, ends = torch.linspace(-15, 15, 64), torch.tensor([math.inf, -math.inf, math.nan])
+    x, found = torch.cat([torch.linspace(-17, 17, 999), knots, ends]), []
     for fused in (False, True):
         spline, z = Spline(64, 15.0, fused=fused), x.clone().requires_grad_()
         spline.values.data = torch.linspace(-1, 1, 64) ** 2
@@ -562,6 +599,17 @@ def test_fused_spline_equals_the_plain_one():
         y[:-1].sum().backward()
         found.append((y.detach(), z.grad[:-1], spline.values.grad))
     assert all(torch.allclose(a, b, atol=1e-5, equal_nan=True) for a, b in zip(*found))
+    write_data(tmp_path)
+    flags, losses = {"mode": "warmup", "max_iters": 50, "eval_interval": 1}, {}
+    for name in ("True", "auto", "False", "none"):
+        if name == "none":
+            monkeypatch.setenv("PATH", "")      # no compiler: nothing is said, it works as eager
+        cfg, *_ = run(tmp_path, name, compile=name.replace("none", "auto"), **flags)
+        losses[name] = [row["val_loss"] for row in read(cfg, "log.jsonl")]
+    for name in ("True", "auto"):       # rounding grows: Adam divides by the size of a gradient
+        assert losses[name] == pytest.approx(losses["False"], abs=1e-3)
+    assert losses["none"] == losses["False"] and losses["none"][-1] < losses["none"][0]
+    assert refuses("compile", train.train, make_cfg(tmp_path, compile="True", **flags))
 
 # --------------------------------------------------------------------------------------------------
 # prepare.py

@@ -220,13 +220,17 @@ class Spline(nn.Module):
 
 # --------------------------------------------------------------------------------------------------
 # model: a GPT-2 style decoder after the NanoGPT speedrun of late 2024
+def has_compiler():
+    """Whether torch.compile can work on this CPU."""
+    return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "cl")))
+
 def make_config(cfg, meta):
     """The flags and what a model needs beside them: vocabulary, end mark, nonlinearities."""
     mlp_act, attn_act = get_acts(cfg)
-    compiler = cfg.device == "cpu" and (shutil.which("c++") or shutil.which("g++"))
     return SimpleNamespace(**vars(cfg) | {
         "vocab_size": meta["vocab_size"], "end_mark": meta["end_mark"], "mlp_act": mlp_act,
-        "attn_act": attn_act, "fused": bool(compiler) and cfg.compile == "auto"})
+        "attn_act": attn_act,
+        "fused": cfg.compile == "auto" and cfg.device == "cpu" and has_compiler()})
 
 def get_row(layer, config):
     """Which of its kind's splines a layer uses: what is shared across layers."""
@@ -388,10 +392,15 @@ def make_mask(idx, config):
 
 def compute_loss(model, x, y):
     """Training loss: mean cross-entropy over all tokens, nats. x, y: (B, T) int64. With a large
-    vocabulary in chunks of tokens, recomputed in backward, so that all logits never coexist."""
+    vocabulary in chunks of tokens, so that all logits never coexist: torch's own where it has one
+    (2.13; not for autocast), else recomputed in backward, a third slower."""
     hidden, weight = model(x).flatten(0, 1), model.head.weight                      # (B*T, C)
     if len(weight) < 4096:
         return F.cross_entropy(F.linear(hidden, weight).float(), y.flatten())
+    options = getattr(nn, "LinearCrossEntropyOptions", None)
+    if options and not torch.is_autocast_enabled(hidden.device.type):
+        chunked = options(batch_chunk_size=512)
+        return F.linear_cross_entropy(hidden, weight, y.flatten(), options=chunked)
     def sum_nats(h, t):
         return F.cross_entropy(F.linear(h, weight).float(), t, reduction="sum")
     chunks = zip(hidden.split(1024), y.flatten().split(1024))
@@ -785,6 +794,8 @@ def check_flags(cfg):
           f"at most 1 together with lr_decay_frac={cfg.lr_decay_frac}")
     check((cfg.mode == "transfer") != bool(cfg.splines), "splines",
           "a file in mode transfer, empty elsewhere")
+    check(cfg.compile == "True" and cfg.device == "cpu" and not has_compiler(), "compile",
+          "auto or False: there is no C++ compiler here")
     check(cfg.device.split(":")[0] not in there, "device", "cpu: it is not available here")
     check(cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")
     check(cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
