@@ -13,7 +13,7 @@ freezes them and trains a fresh model; `baseline` is the same model with fixed n
 [1] D. Teney et al., Language Models Can Benefit from Domain-Specific Inductive Biases, 2026
 [2] D. Teney et al., Can Transformers Really Do It All?, ICLR 2026
 [3] Y. Ji et al., The Quantization Benefits of Residual-Free Transformers, 2026
-`Differs:` marks a departure from [1].
+`Differs:` marks a departure from [1], `Ours:` a choice where the papers are silent.
 
 Axes: B batch, T time, C channels, H heads, D channels per head, V vocabulary, K knots, M models.
 A run leaves in out_dir: flags.json (settings, versions, data hashes), log.jsonl (a row for every
@@ -65,7 +65,7 @@ window = 1024                # tokens that attention sees: itself and those befo
 tie_embeddings = True        # head and token embedding are one matrix
 mlp_act = "gelu"             # gelu | relu | relu2 | spline (in baseline: learned with one model)
 residual = True              # False: no residuals, orthogonal start, norm before the head
-attn_temperature = 1.0       # factor of the attention logits of the first block ...
+attn_temperature = 1.0       # factor of the attention logits of the first block (Ours) ...
 attn_temperature_depth = 0.0  # ... and what every further block adds to it
 attn_act = "auto"            # none | linear | spline | auto: linear where only the MLP is a spline
 # splines
@@ -202,6 +202,7 @@ class Spline(nn.Module):
 
     Keeps shape and dtype; computes in float32 (float64 for float64). While visits is a tensor
     (K+1,) it gathers the hat weights of every element and, last, the number beyond the ends.
+    Ours: starts at 0.01; at 0, behind projections that start at zero, nothing would move it.
     """
 
     def __init__(self, n_knot, spline_range, init=0.01, fused=False):
@@ -375,7 +376,7 @@ class GPT(nn.Module):
 
 def make_mask(idx, config):
     """Who attends to whom: (B or 1, 1, T, T) bool, or None for plain causal attention. Never across
-    documents; an end mark belongs to the one after it: no first token comes from another text."""
+    documents. Ours: an end mark belongs to the one after it, so no text follows from another."""
     T, several = idx.shape[1], config.end_mark is not None
     if config.attention == "sdpa" and not several and T <= config.window:
         return None
@@ -459,7 +460,10 @@ def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
     if name in ("arithmetic", "code", "prose") and not os.path.exists(folder):
-        subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
+        if get_rank()[0] == 0:
+            subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
+        if dist.is_initialized():
+            dist.barrier()
     try:
         meta = load_json(f"{folder}/meta.json")
         expected, vocab_size = meta["n_token"], int(meta["vocab_size"])
@@ -718,15 +722,17 @@ def read_csv_splines(path):
             "share_layers": "all" if shared else "none", "dataset": "csv"}
 
 def load_splines(path):
-    """The content of a splines file (see README) and its sha256; SystemExit if anything is off."""
+    """The content of a splines file (see README) and the sha256 of its functions, wherever and by
+    whatever run it was written; SystemExit if anything is off."""
     try:
-        with open(path, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
         content = read_csv_splines(path) if path.endswith(".csv") else load_json(path)
         for kind in [kind for kind in ("mlp", "attn") if kind in content]:
             rows = np.array(content[kind], dtype=np.float64)
             if rows.ndim != 2 or rows.shape[1] != content["n_knot"] or not np.isfinite(rows).all():
                 raise ValueError(f"{kind} should be rows of {content['n_knot']} finite numbers")
+        functions = {name: content.get(name) for name in
+                     ("n_knot", "spline_range", "share_layers", "mlp", "attn")}
+        digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
         return content | {"sha256": digest, "share_layers": content["share_layers"],
                           "spline_range": float(content["spline_range"])}
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
@@ -835,18 +841,19 @@ def open_run(cfg, description):
     try:
         os.makedirs(cfg.out_dir, exist_ok=True)
         old = load_json(flags_path) if os.path.exists(flags_path) and not cfg.overwrite else None
-        result = load_json(result_path) if old and os.path.exists(result_path) else None
+        first = old is None             # nothing there, or nothing that shall stay
+        result = None if first or not os.path.exists(result_path) else load_json(result_path)
         before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
-                       for run in (old or description, description))
+                       for run in (description if first else old, description))
         changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
                             if name not in BOOKKEEPING and before.get(name) != now[name])
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if old and not result and not cfg.resume:
+        if not first and not result and not cfg.resume:
             raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
                              "or --overwrite=True")
-        for name in () if old else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
+        for name in () if not first else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
             if os.path.exists(f"{cfg.out_dir}/{name}"):
                 os.remove(f"{cfg.out_dir}/{name}")
         save_json(flags_path, description)
