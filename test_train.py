@@ -545,6 +545,29 @@ def test_help_is_the_flags_section_with_every_flag_and_nothing_more():
     found = [line.split(" = ")[0] for line in lines if " = " in line and line[0] != "#"]
     assert found == list(train.DEFAULTS) and all("#" in line for line in lines if line.strip())
 
+def list_commands(script):
+    """The arguments of every call of a script in the README's blocks of commands."""
+    text = Path(train.__file__).with_name("README.md").read_text("utf-8").replace("\\\n", "")
+    lines = re.split(r"\n|&&|\|", "".join(re.findall(r"```sh\n(.*?)```", text, re.S)))
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[line.index(script) + 1:] for line in words if script in line]
+
+CONFIGS = [[f"config/{name}"] for name in os.listdir(Path(train.__file__).parent / "config")]
+
+@pytest.mark.parametrize("argv", list_commands("train.py") + CONFIGS, ids=" ".join)
+def test_every_config_and_training_command_of_the_readme_runs_in_small(tmp_path, argv):
+    write_data(tmp_path)
+    flags = configurator.parse(DEFAULTS, argv)
+    assert flags["dataset"].split("/")[0].removesuffix("_char") in [*prepare.DATASETS, "mine"]
+    needs_file = flags["splines"] or flags["mode"] == "transfer"
+    small = {name: value for name, value in vars(make_cfg(tmp_path)).items()
+             if value != DEFAULTS[name]}
+    cfg = SimpleNamespace(**flags | small | {
+        "splines": write_splines(tmp_path) if needs_file else "", "compare_rates": "1e-3,2e-3",
+        "n_models": min(2, flags["n_models"])})
+    assert (train.compare if cfg.mode == "compare" else train.train)(cfg) is None or read(
+        cfg, "result.json")[0]["status"] == "finished"
+
 def launch(cfg, *before):
     argv = [f"--{name}={value}" for name, value in vars(cfg).items()]
     return subprocess.Popen([sys.executable, *before, train.__file__, *argv], text=True,
