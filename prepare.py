@@ -377,7 +377,9 @@ def open_fineweb(flags, limit):
                                   needed=i < 2 or not flags["mirror"])  # that may hold only a few
             if not path:
                 return
-            n_token = min(need, os.path.getsize(path) // 2 - 512, np.fromfile(path, "<i4", 3)[2])
+            n_token = min(need, int(np.fromfile(path, "<i4", 3)[2]))
+            if os.path.getsize(path) < 1024 + 2 * n_token:
+                raise SystemExit(f"{path} is cut: it should hold {n_token:,} tokens; remove it")
             for j in range(0, n_token, 2**15):
                 yield np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j), 0
             need -= n_token

@@ -507,7 +507,7 @@ def test_averaged_weights_are_the_mean_of_the_snapshots(tmp_path):
 
 def test_loss_that_is_not_finite_ends_the_run_as_failed(tmp_path):
     write_data(tmp_path)
-    cfg = make_cfg(tmp_path, learning_rate=1e38, max_iters=9)
+    cfg = make_cfg(tmp_path, learning_rate=1e29, max_iters=9)
     assert refuses("finite", train.train, cfg) and read(cfg, "result.json")[0]["status"] == "failed"
 
 def test_one_layer_sees_exactly_its_window_and_relative_positions_alone():
@@ -590,7 +590,7 @@ def test_killed_process_resumes_to_the_weights_of_an_uncut_one(tmp_path, number,
 @slow
 def test_compare_prints_a_table_even_if_a_rate_fails_and_trains_nothing_twice(tmp_path):
     write_data(tmp_path)
-    cfg = make_cfg(tmp_path, mode="compare", compare_rates=f"1e-3,1e-2,{10**38}")
+    cfg = make_cfg(tmp_path, mode="compare", compare_rates=f"1e-3,1e-2,{10**29}")
     (out, error), (again, _) = (launch(cfg).communicate() for _ in range(2))
     assert "Traceback" not in error and "failed" in out and "won by" in out.splitlines()[-1]
     assert again.splitlines()[-4:] == out.splitlines()[-4:] and "ms/iter" not in again
@@ -1092,7 +1092,7 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
         write_json(folder / "result.json", status="finished", last={"val_loss": 1.0})
         for name, control in (("splines", None), ("splines-line", "line")):
             make_splines(folder / f"{name}.json", dataset=flags["dataset"], flags=flags,
-                         seed=flags["seed"], control=control)
+                         seed=flags["seed"], control=control, mlp=[[len(name)] * 7] * 2)
     first = plan()
     assert [argv[-5] for argv in first] == ["--mode=warmup"] * 2 + ["--mode=baseline"] * 4
     assert ["--scramble=True" in argv for argv in first] == [True] * 2 + [False] * 4

@@ -30,6 +30,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,7 +110,7 @@ save_interval = 1000         # iterations between checkpoints
 # constants
 DEFAULTS = {name: value for name, value in list(globals().items())
             if not name.startswith("_") and isinstance(value, (bool, int, float, str))}
-HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.dirname(os.path.realpath(__file__))
 # flags that do not change what is learned; all others tell one experiment from another
 BOOKKEEPING = ("out_dir", "data_dir", "overwrite", "resume", "device", "compile", "compare_rates",
                "eval_interval", "log_interval", "save_interval")
@@ -459,15 +460,15 @@ def sum_over_ranks(tensors):
 def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
-    if name in ("arithmetic", "code", "prose") and not os.path.exists(folder):
-        if get_rank()[0] == 0:
-            subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
-        if dist.is_initialized():
-            dist.barrier()
+    missing = name in ("arithmetic", "code", "prose") and not os.path.exists(folder)
+    if missing and get_rank()[0] == 0:
+        subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
+    if dist.is_initialized():
+        dist.barrier()
     try:
         meta = load_json(f"{folder}/meta.json")
-        expected, vocab_size = meta["n_token"], int(meta["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected, vocab_size = check_meta(meta)
+    except Exception as error:          # whatever a damaged file comes up with
         raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it "
                          f"with: python prepare.py {name}") from None
     data = SimpleNamespace(meta=meta, n_token={}, path={})
@@ -484,6 +485,19 @@ def read_dataset(data_dir, dataset, block_size):
         if largest >= vocab_size:
             raise SystemExit(f"{path} holds id {largest} but vocab_size is {vocab_size}")
     return data
+
+def check_meta(meta):
+    """Its n_token and vocab_size; an exception of any kind if it is not what prepare.py writes."""
+    n_token, mark, sizes = meta["n_token"], meta["end_mark"], meta["bytes_per_token"]
+    pairs = np.array(meta.get("val_pairs", [[0, 0, n_token["val"]]]))
+    numbers = [meta["vocab_size"], mark or 0, n_token["train"], *sizes, *pairs.flatten().tolist()]
+    named = {"tokenizer", "fingerprint"} <= meta.keys() and {*meta["sha256"]} == {"train", "val"}
+    if not (named and all(type(x) is int and x >= 0 for x in numbers)
+            and (mark or 0) < len(sizes) == meta["vocab_size"]
+            and pairs[:, 1:].sum() == n_token["val"]
+            and pairs[:, 0].max() < len(meta.get("types", [""]))):
+        raise ValueError("its parts do not fit each other")
+    return n_token, meta["vocab_size"]
 
 def read_tokens(path, first, count):
     """Token ids (count,) int64 from `first` on; no memory map, which makes memory grow."""
@@ -585,7 +599,8 @@ def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
     loss.backward(inputs=weights if apart else [*weights, *values])
     loss = loss.detach()
     if n_rank > 1:
-        sum_over_ranks([loss, *(weight.grad for weight in [*weights, *values])])
+        grads = (weight.grad for weight in [*weights, *values])
+        sum_over_ranks([loss, *(grad for grad in grads if grad is not None)])   # None: unused
     if cfg.grad_clip:
         nn.utils.clip_grad_norm_(weights, cfg.grad_clip)
     for optimizer in run.optimizers:
@@ -674,9 +689,14 @@ def get_coverage(visits, source):
 # files
 def save_json(path, *rows):
     """A line of JSON for each row; writes beside and renames, so nobody ever sees half a file."""
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    os.replace(path + ".part", path)
+    try:
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        if os.path.exists(path + ".part"):
+            os.remove(path + ".part")
+        raise SystemExit(f"{os.path.abspath(path)} cannot be written: {error}") from None
 
 def load_json(path):
     with open(path, encoding="utf-8") as file:
@@ -730,12 +750,17 @@ def load_splines(path):
             rows = np.array(content[kind], dtype=np.float64)
             if rows.ndim != 2 or rows.shape[1] != content["n_knot"] or not np.isfinite(rows).all():
                 raise ValueError(f"{kind} should be rows of {content['n_knot']} finite numbers")
+            content[kind] = rows.tolist()
+            visits = np.array((content.get("visits") or {}).get(kind, rows), dtype=np.float64)
+            if visits.shape != rows.shape:
+                raise ValueError(f"visits of {kind} should be as many numbers")
         functions = {name: content.get(name) for name in
                      ("n_knot", "spline_range", "share_layers", "mlp", "attn")}
         digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
         return content | {"sha256": digest, "share_layers": content["share_layers"],
+                          "dataset": content.get("dataset") or "file",
                           "spline_range": float(content["spline_range"])}
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except Exception as error:          # whatever a damaged file comes up with
         raise SystemExit(f"splines={path} is not a splines file: {error}") from None
 
 def describe_splines(splines, visits, cfg, data, model_iters):
@@ -774,13 +799,16 @@ def check_flags(cfg):
     there = [name for name, module in (("cuda", torch.cuda), ("mps", torch.backends.mps))
              if module.is_available()] + ["cpu"]
     cfg.device = there[0] if cfg.device == "auto" else cfg.device
+    there += [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    cfg.compile = {"true": "True", "false": "False"}.get(cfg.compile.lower(), cfg.compile)
     cfg.data_dir = cfg.data_dir or f"{HERE}/data"
     for name, value in vars(cfg).items():
         if name in CHOICES:
             check(value not in CHOICES[name].split(), name, f"one of: {CHOICES[name]}")
         if type(value) in (int, float):
             may_be_0 = DEFAULTS.get(name) == 0 or name in (*FRACTIONS, "spline_init", "n_layer")
-            check(value < 0, name, "0 or more")
+            largest = 1e30 if type(value) is float else 2**62   # larger ones do not fit a tensor
+            check(not 0 <= value < largest, name, f"0 or more, below {largest:.0e}")
             check(value == 0 and not may_be_0, name, "above 0")
             check(value > 1 and name in FRACTIONS, name, "between 0 and 1")
     share, n_rank = cfg.lr_warmup_frac + cfg.lr_decay_frac, get_rank()[1]
@@ -802,7 +830,7 @@ def check_flags(cfg):
           "a file in mode transfer, empty elsewhere")
     check(cfg.compile == "True" and cfg.device == "cpu" and not has_compiler(), "compile",
           "auto or False: there is no C++ compiler here")
-    check(cfg.device.split(":")[0] not in there, "device", "cpu: it is not available here")
+    check(cfg.device not in there, "device", f"one of those here: {' '.join(there)}")
     check(cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")
     check(cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
           f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}")
@@ -840,25 +868,31 @@ def open_run(cfg, description):
     flags_path, result_path = f"{cfg.out_dir}/flags.json", f"{cfg.out_dir}/result.json"
     try:
         os.makedirs(cfg.out_dir, exist_ok=True)
-        old = load_json(flags_path) if os.path.exists(flags_path) and not cfg.overwrite else None
-        first = old is None             # nothing there, or nothing that shall stay
-        result = None if first or not os.path.exists(result_path) else load_json(result_path)
+        there = os.path.exists(flags_path) and not cfg.overwrite
+        old = load_json(flags_path) if there else description
+        result = load_json(result_path) if there and os.path.exists(result_path) else None
         before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
-                       for run in (description if first else old, description))
+                       for run in (old, description))
         changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
                             if name not in BOOKKEEPING and before.get(name) != now[name])
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if not first and not result and not cfg.resume:
+        if there and not (result and result["status"]) and not cfg.resume:
             raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
                              "or --overwrite=True")
-        for name in () if not first else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
+        for name in () if there else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
             if os.path.exists(f"{cfg.out_dir}/{name}"):
+                if not cfg.overwrite:
+                    raise SystemExit(f"out_dir={cfg.out_dir} holds a {name} but no flags.json; give"
+                                     " another --out_dir or --overwrite=True")
                 os.remove(f"{cfg.out_dir}/{name}")
+        for name in BOOKKEEPING:
+            if before.get(name) != now[name] and name not in ("resume", "overwrite"):
+                print(f"changed: {name}={before.get(name)} before, {now[name]} now")
         save_json(flags_path, description)
         return result
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
                          f"{type(error).__name__} {error}") from None
 
@@ -875,7 +909,7 @@ def make_model(m, config, splines, cfg):
 def report(row, cfg):
     """One line: losses, pace, time spent and left; warnings about splines left idle."""
     pace = row["time_s"] / max(1, row["iter"])
-    spent, left = (time.strftime("%H:%M:%S", time.gmtime(seconds)) for seconds in
+    spent, left = (timedelta(seconds=int(seconds)) for seconds in
                    (row["time_s"], pace * (cfg.max_iters - row["iter"])))
     losses = "".join(f" | {key.split('_')[0]} {row[key]:.3f}" for key in
                      ("train_loss", "val_loss", "answer_loss", "exact_match") if key in row)
@@ -914,8 +948,9 @@ def catch_signals():
         signal.signal(number, handle)
     return caught
 
-def train(cfg, parent="out"):
+def train(cfg, parent="out", caught=()):
     """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result.
+    Ends after the iteration in which catch_signals has caught something: saved, 128 + the signal.
     Several processes get the models of a warm-up dealt out; in other modes they split the batch."""
     check_flags(cfg)
     data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
@@ -950,19 +985,23 @@ def train(cfg, parent="out"):
     average = AveragedModel(model) if cfg.average_checkpoints else None
     state = {"it": 0, "time_s": 0.0, "rows": [], "visits": {},
              "losses": torch.zeros(2, n_models, device=cfg.device)}     # sums and counts
-    ckpt_path = f"{cfg.out_dir}/ckpt.pt"
+    ckpt_path, result_path = f"{cfg.out_dir}/ckpt.pt", f"{cfg.out_dir}/result.json"
     if cfg.resume and os.path.exists(ckpt_path):
-        saved = load_checkpoint(ckpt_path, cfg.device)
-        state |= {name: saved[name] for name in state}
-        start_models(len(saved["models"]))
-        for run in [run for run in running if run.m in saved["models"]]:
-            weights, moments = saved["models"][run.m]
-            run.model.load_state_dict(weights)
-            for optimizer, moment in zip(run.optimizers, moments):
-                optimizer.load_state_dict(moment)
-        spline_optimizer.load_state_dict(saved["spline_optimizer"])
-        if average:
-            average.load_state_dict(saved["average"])
+        try:
+            saved = load_checkpoint(ckpt_path, cfg.device)
+            state |= {name: saved[name] for name in state}
+            start_models(len(saved["models"]))
+            for run in [run for run in running if run.m in saved["models"]]:
+                weights, moments = saved["models"][run.m]
+                run.model.load_state_dict(weights)
+                for optimizer, moment in zip(run.optimizers, moments):
+                    optimizer.load_state_dict(moment)
+            spline_optimizer.load_state_dict(saved["spline_optimizer"])
+            if average:
+                average.load_state_dict(saved["average"])
+        except Exception as error:      # whatever a foreign or damaged file comes up with
+            raise SystemExit(f"{ckpt_path} is not of this run ({type(error).__name__}): "
+                             "--overwrite=True") from None
     model_iters = sum(N - get_start(m, cfg) for m in range(n_models))
     shared = {id(spline.values) for spline in sum(splines.values(), [])}
     weights = [weight for weight in model.parameters() if id(weight) not in shared]
@@ -974,7 +1013,7 @@ def train(cfg, parent="out"):
               f", {n_trainable:,} train{cfg.freeze_all_but_embeddings * f' {names}'}, "
               f"{cfg.batch_size * cfg.block_size:,} tokens per iteration" +
               (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
-    caught, began, first = catch_signals(), time.time() - state["time_s"], state["it"]
+    began, first = time.time() - state["time_s"], state["it"]
     for it in range(first, N + 1):
         state |= {"it": it, "time_s": time.time() - began}
         row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, N - 1), cfg),
@@ -988,9 +1027,11 @@ def train(cfg, parent="out"):
             stop = int(flag)
         if log or evaluation or save or stop:
             losses = state["losses"].clone()
+            for run in running:             # + 0, or NaN if a weight is not finite
+                losses[0, run.m] += 0 * sum(weight.data.sum() for weight in run.model.parameters())
             if warmup:
                 sum_over_ranks([losses])
-            check_finite(it, losses, running, f"{cfg.out_dir}/result.json")
+            check_finite(it, losses, running, result_path)
         if (save or stop) and it > first:
             save_checkpoint(ckpt_path, state, running, spline_optimizer, average, n_models)
         if stop:
@@ -1002,6 +1043,7 @@ def train(cfg, parent="out"):
             state["losses"].zero_()
         if evaluation and rank == 0:
             row |= evaluate(model, data, cfg)
+            check_finite(it, torch.tensor([[row["val_loss"]]]), running, result_path)
             counts = count_visits(model, splines, data, cfg) if splines else {}
             state["visits"] = {kind: n + state["visits"].get(kind, 0) for kind, n in counts.items()}
             row |= get_coverage(state["visits"], source and source.get("visits"))
@@ -1035,17 +1077,19 @@ def train(cfg, parent="out"):
         if values:
             save_json(f"{cfg.out_dir}/splines.json",
                       describe_splines(splines, state["visits"], cfg, data, model_iters))
-        save_json(f"{cfg.out_dir}/result.json", result)
+        save_json(result_path, result)
     if n_rank > 1:
         dist.barrier()
+    if caught:              # in the last evaluation: the run is complete, what follows is not begun
+        raise SystemExit(128 + caught[0])
     return result
 
-def compare(cfg):
+def compare(cfg, caught=()):
     """A warm-up, then baseline and transfer at each rate; prints who wins and by how much."""
     def run(**changes):
         part = SimpleNamespace(**vars(cfg) | {"out_dir": ""} | changes)
         try:
-            return train(part, cfg.out_dir or "out") | {"out_dir": part.out_dir}
+            return train(part, cfg.out_dir or "out", caught) | {"out_dir": part.out_dir}
         except Diverged as error:
             print(error)
             return {"status": "failed"}
@@ -1089,4 +1133,5 @@ if __name__ == "__main__":
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
-        compare(cfg) if cfg.mode == "compare" else train(cfg)
+        caught = catch_signals()
+        compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
