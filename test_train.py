@@ -9,7 +9,9 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
+import pickle
 import random
 import re
 import shlex
@@ -633,6 +635,210 @@ def test_compiled_runs_equal_eager_ones_at_all_knots_and_over_50_iterations(tmp_
         assert losses[name] == pytest.approx(losses["False"], abs=1e-3)
     assert losses["none"] == losses["False"] and losses["none"][-1] < losses["none"][0]
     assert refuses("compile", train.train, make_cfg(tmp_path, compile="True", **flags))
+
+# --------------------------------------------------------------------------------------------------
+# faults drawn by chance: a few, or as many as FUZZ says
+FUZZ = int(os.environ.get("FUZZ", 0))
+PAIRS = {"val_pairs": [[i % 2, 3, 7] for i in range(20)], "types": ["a", "b"]}
+WILD = """mode=baseline warmup transfer transfer compare|train seed=0 7 1e12|-1 x 1e99
+dataset=tiny|none tiny/no dtype=float32 bfloat16|float16 device=cpu auto|cpu:x cuda:9 tpu
+attention=sdpa|flex compile=False false|1 n_layer=1 2 3 4 0|-1 1.5 n_head=1 2 4|0 3 1e9
+n_embd=8 16 24|0 10 block_size=1 2 16 60 150|0 199 300 1e30 window=1 5 1e9|0 1e30
+tie_embeddings=True false|1 residual=True False|no mlp_act=gelu relu relu2 spline|silu
+attn_act=auto none linear spline|gelu attn_temperature=1 0.1 30|0 1e300
+attn_temperature_depth=0 0.5|-1 1e300 parts=both mlp attn|all n_knot=2 5 64|1 0
+spline_range=2 15|0 1e-300 spline_init=0 0.01 1|-1 1e300 share_layers=all none middle|first
+n_models=1 2 5 9|0 2.5 stagger=delayed common none|late spline_lr=0.1 1e-3|0 1e300
+spline_data=train held_out|both batch_size=1 3 8|0 nan learning_rate=1e-3 0.1 1|0 1e29 1e300 1e400
+optimizer=adamw muon|sgd muon_lr=0.02|0 1e300 beta1=0 0.8|1 2 beta2=0 0.95|1 -1
+weight_decay=0 0.1|-1 1e300 grad_clip=0 1|-1 1e300 lr_schedule=trapezoid constant cosine|linear
+lr_warmup_frac=0 0.1 0.5|0.8 1 2 lr_decay_frac=0 0.5|0.9 1 2 average_interval=0 1 2 1e9|-1
+compare_rates=1e-3 1e-3,0.1|0 x 1e999 1e-3, freeze_all_but_embeddings=True False|0
+scramble=True False|2 average_checkpoints=True False|yes average_start_frac=0 0.5 1|2
+eval_interval=1 2 1e12|0 eval_tokens=1 20 1e12|0 log_interval=1 2 100|0 save_interval=1 2 100|0
+splines=|missing.json max_iters=3|0 1e99"""      # what can work | what mostly cannot
+
+def stops(what, function, *args):
+    """Whether one line refused it; False: it ran to its end; anything else fails and names it."""
+    try:
+        function(*args)
+    except SystemExit as error:
+        assert isinstance(error.code, str) and error.code and "\n" not in error.code, what
+        return True
+    except Exception as error:
+        raise AssertionError(f"{what}: {error!r}") from error
+    return False
+
+def draw_flags(draw, folder):
+    pools = {name: [part.split() for part in values.split("|")] for name, values in
+             (row.strip().split("=") for row in re.split(r"\s(?=\w+=)", WILD))}
+    most, always = draw.choice([0.05, 0.3]), ("mode", "max_iters")
+    flags = {name: draw.choice(pool[0]) for name, pool in pools.items()
+             if pool[0] and (draw.random() < most or name in always)}
+    for name in draw.sample([*pools], draw.randrange(2)):
+        flags[name] = draw.choice(pools[name][1])
+    share, n_knot = flags.get("share_layers", "all"), int(flags.get("n_knot", 64))
+    if flags["mode"] == "transfer" and "splines" not in flags:
+        n_row = {"all": 1, "middle": 3}.get(share, int(float(flags.get("n_layer", 3))))
+        rows = {kind: [[0.1] * n_knot] * n_row for kind in ("mlp", "attn")}
+        flags["splines"] = write_splines(folder, share_layers=share, n_knot=n_knot, **rows,
+                                         spline_range=float(flags.get("spline_range", 15)))
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+@slow
+def test_any_flags_run_three_iterations_or_stop_with_one_line(tmp_path):
+    for i, (mark, pairs) in enumerate(itertools.product((8, None), (PAIRS, {}))):
+        write_data(tmp_path / str(i), end_mark=mark, **pairs)
+    refused = []
+    for i in range(FUZZ or 40):
+        argv, base = draw_flags(random.Random(i), tmp_path), make_cfg(tmp_path / str(i % 4))
+        def start():
+            cfg = SimpleNamespace(**configurator.parse(vars(base) | {"n_layer": 3}, argv))
+            cfg.out_dir = f"{tmp_path}/out/{i}"
+            train.compare(cfg) if cfg.mode == "compare" else train.train(cfg)
+        refused.append(stops(f"case {i}: {' '.join(argv)}", start))
+        for path in Path(tmp_path, "out", str(i)).rglob("result.json"):
+            row = json.loads(path.read_text())
+            assert row["status"] == "failed" or math.isfinite(row["last"]["val_loss"]), argv
+    print(refused.count(False), "of", len(refused), "ran")
+    assert 0.2 < np.mean(refused) < 0.8
+
+class Hostile:
+    """Makes the folder `trap` in the current one, if a pickle of it is ever loaded."""
+    def __reduce__(self):
+        return os.mkdir, ("trap",)
+
+def spoil(draw, path):
+    """Damages a file: cut, a bit turned, noise, a pickle, values of other types; says how."""
+    old, how = path.read_bytes(), draw.choice("cut turn noise pickle type type type".split())
+    place, wrong = draw.randrange(len(old)), [None, [], {}, "x", -1, 2.5, 10**400, [[["x"]]], True]
+    if how == "type" and path.suffix == ".pt":
+        torch.save(draw.choice([[], 3, {"it": 1}, {"models": Hostile()}]), path)
+        return how
+    content = json.loads(old.splitlines()[0]) if how == "type" and path.suffix[:3] == ".js" else {}
+    branch = draw.choice([content, *(x for x in content.values() if isinstance(x, dict) and x)])
+    if content:
+        branch[name := draw.choice([*branch])] = (value := draw.choice(wrong))
+        how = f"type {name} {value}"[:80]
+    if draw.random() < 0.2:
+        content = draw.choice(wrong)
+    turned = bytes([old[place] ^ 1 << draw.randrange(8)])
+    path.write_bytes({"cut": old[:place], "turn": old[:place] + turned + old[place + 1:],
+                      "noise": draw.randbytes(200), "pickle": pickle.dumps(Hostile())}.get(
+                      how, draw.choice([json.dumps(content).encode()] * 9 + [b"[" * 99999])))
+    return f"{how} at {place} of {len(old)}"
+
+@slow
+def test_damaged_files_stop_with_one_line_and_nothing_in_them_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_data(base := tmp_path / "base", **PAIRS)
+    flags = {"mode": "transfer", "splines": write_splines(base, visits={"mlp": [[1.0] * 64]}),
+             "eval_interval": 1, "max_iters": 5}
+    run(base, "done", **flags)
+    run(base, "half", cut=3, **flags)
+    names = [f"data/tiny/{name}" for name in ("train.bin", "val.bin", "meta.json", "meta.json")]
+    names += ["s.json", "s.json", "half/ckpt.pt", "half/ckpt.pt", "half/flags.json",
+              "done/flags.json", "done/result.json", "done/log.jsonl"]
+    matrix = {name: value for name, value in vars(analyze).items() if isinstance(value, str)}
+    refused = collections.Counter()
+    for i in range(FUZZ or 60):
+        draw, folder = random.Random(i), tmp_path / str(i)
+        shutil.copytree(base, folder)
+        name = draw.choice(names)
+        how = f"case {i}: {name} {spoil(draw, folder / name)}"
+        cfg = make_cfg(folder, **flags | {"splines": f"{folder}/s.json", "resume": True})
+        cfg.out_dir = f"{folder}/{'done' if 'done' in name else 'half'}"
+        refused[name, stops(how, train.train, cfg)] += 1
+        stops(how, analyze.matrix, SimpleNamespace(**matrix | {"out_dir": str(folder)}), [])
+        assert Path(cfg.out_dir, "ckpt.pt").exists() and not Path("trap").exists(), how
+    print(refused)
+
+def save_often(path, first, last):
+    linear = torch.nn.Linear(1000, 500)
+    model = SimpleNamespace(m=0, model=linear, optimizers=[])
+    for it in range(first, last):
+        linear.weight.data.fill_(it)
+        train.save_checkpoint(path, {"it": it}, [model], torch.optim.SGD([linear.bias]), None, 1)
+
+@slow
+def test_kill_9_inside_a_save_leaves_a_checkpoint_that_loads(tmp_path):
+    path, part, draw = str(tmp_path / "ckpt.pt"), tmp_path / "ckpt.pt.part", random.Random(0)
+    save_often(path, 0, 1)
+    for _ in range(min(FUZZ, 20) or 5):
+        part.unlink(missing_ok=True)
+        process = multiprocessing.get_context("fork").Process(target=save_often,
+                                                              args=(path, 1, 10**9))
+        process.start()
+        size, place = -1, draw.randrange(2 * 10**6)     # where in the file of 2 MB it is killed
+        while size < place:
+            with contextlib.suppress(FileNotFoundError):
+                size = part.stat().st_size
+        process.kill()
+        process.join()
+        saved = train.load_checkpoint(path, "cpu")
+        assert (saved["models"][0][0]["weight"] == saved["it"]).all()
+
+def flatten(tree, path=""):
+    """{place: leaf} of nested dicts, lists and tuples; tensors as lists, without the clock."""
+    if not isinstance(tree, (dict, list, tuple)):
+        return {path: tree.tolist() if isinstance(tree, torch.Tensor) else tree}
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {place: leaf for name, branch in pairs if name != "time_s"
+            for place, leaf in flatten(branch, f"{path}/{name}").items()}
+
+@slow
+@pytest.mark.parametrize("flags", [
+    {"mode": "warmup", "n_models": 3, "share_layers": "none", "log_interval": 4},
+    {"average_checkpoints": True, "average_start_frac": 0.2, "optimizer": "muon"},
+    {"mode": "warmup", "stagger": "common", "spline_data": "held_out", "batch_size": 2},
+    {"mode": "transfer", "freeze_all_but_embeddings": True, "scramble": True, "grad_clip": 1.0}])
+def test_interrupt_at_any_moment_saves_and_resuming_gives_the_uncut_result(tmp_path, flags):
+    write_data(tmp_path)
+    flags |= {"max_iters": 9, "eval_interval": 2, "save_interval": 5, "resume": True}
+    flags |= {"splines": write_splines(tmp_path)} if flags.get("mode") == "transfer" else {}
+    handlers, draw, found = {n: signal.getsignal(n) for n in (2, 15)}, random.Random(0), []
+    def interrupt_at(count, name, number):          # the count-th call of a function of train.py
+        calls, real = itertools.count(1), getattr(train, name)
+        def function(*args, **more):
+            os.kill(os.getpid(), number if next(calls) == count and i else 0)   # 0: no signal
+            return real(*args, **more)
+        return function
+    for i in range(0, FUZZ // 4 + 1 if FUZZ else 5):    # 0: uncut
+        name = "score_tokens get_batch save_checkpoint add_spline_gradients".split()[i % 4]
+        number, count = draw.choice([2, 15]), draw.randint(1, 2 if name[1] == "a" else 6)
+        cfg = make_cfg(tmp_path, out_dir=f"{tmp_path}/{i}", **flags)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+            patch.setattr(train, name, interrupt_at(count, name, number))
+            train.train(cfg, caught=train.catch_signals())
+            sys.exit("not interrupted")
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        assert stop.value.code == (128 + number if i else "not interrupted"), (i, name, count)
+        *_, saved = run(tmp_path, str(i), **flags)
+        files = [Path(cfg.out_dir, name).read_text() for name in ("log.jsonl", "result.json")]
+        rows = [[json.loads(row) for row in file.splitlines()] for file in files]
+        found.append(flatten([saved, rows]))
+        assert found[-1] == found[0], (i, name, count)
+
+@slow
+@pytest.mark.parametrize("limit", [0, 2600, 40_000])    # bytes; fits: nothing, flags.json, the log
+def test_full_disk_leaves_the_last_good_checkpoint_and_is_told_in_one_line(tmp_path, capsys, limit):
+    resource = pytest.importorskip("resource")
+    write_data(tmp_path)
+    flags = {"max_iters": 30, "eval_interval": 1, "resume": True}
+    cfg, *_ = run(tmp_path, cut=4, **flags)
+    before = Path(cfg.out_dir, "ckpt.pt").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        stopped = stops(limit, train.train, make_cfg(tmp_path, save_interval=5, **flags))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert stopped == (limit < 40_000)
+    assert ("was not saved, an older one stays" in capsys.readouterr().err) == (limit > 0)
+    assert Path(cfg.out_dir, "ckpt.pt").read_bytes() == before
+    assert not [*Path(cfg.out_dir).glob("*.part")]
+    assert train.train(make_cfg(tmp_path, **flags))["last"]["iter"] == 30
 
 # --------------------------------------------------------------------------------------------------
 # prepare.py
