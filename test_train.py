@@ -61,7 +61,8 @@ def write_data(folder, train_ids=IDS, val_ids=IDS[:200], **changes):
     for split, ids in splits.items():
         np.array(ids).astype("<u2").tofile(place / f"{split}.bin")
     meta = META | {"tokenizer": "char", "fingerprint": "f", "sha256": {
-        split: hashlib.sha256(np.array(ids)).hexdigest() for split, ids in splits.items()},
+        split: hashlib.sha256(np.array(ids).astype("<u2")).hexdigest()
+        for split, ids in splits.items()},
         "n_token": {split: len(ids) for split, ids in splits.items()}} | changes
     (place / "meta.json").write_text(json.dumps(meta))
     return SimpleNamespace(meta=meta, n_token=meta["n_token"], path={
@@ -420,6 +421,7 @@ BAD = [(flags, "", b"", flags.split("=")[0]) for flags in (
     "out_dir=/dev/null/x", "spline_data=held_out block_size=160")]
 BAD += [("", *row) for row in (
     ("train.bin", bytes(599), "train.bin"), ("train.bin", bytes(598) + b"\t\0", "vocab"),
+    ("train.bin", bytes(600), "sha256"),
     ("val.bin", b"\t\0" * 200, "vocab"), ("val.bin", bytes(401), "val.bin"),
     ("meta.json", b"", "prepare.py"), ("meta.json", b"{}", "meta"), ("meta.json", b"[]", "meta"))]
 BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
@@ -1319,8 +1321,9 @@ def make_run(folder, dataset="toy", **changes):
         tokens = np.random.default_rng(n).integers(7, size=n).astype("<u2")
         tokens.tofile(data_dir / dataset / f"{name}.bin")
     write_json(data_dir / dataset / "meta.json", vocab_size=7, end_mark=None, tokenizer="char",
-               n_token={"train": 400, "val": 90}, fingerprint="", sha256={"train": "", "val": ""},
-               bytes_per_token=[1] * 7)
+               n_token={"train": 400, "val": 90}, fingerprint="", bytes_per_token=[1] * 7, sha256={
+                   path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
+                   for path in (data_dir / dataset).glob("*.bin")})
     flags = {"dataset": dataset, "data_dir": str(data_dir), "out_dir": str(folder), "n_layer": 2,
              "n_head": 2, "n_embd": 8, "block_size": 16, "max_iters": 4, "device": "cpu",
              "learning_rate": 0.05, "compile": "False"}

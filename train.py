@@ -481,9 +481,16 @@ def read_dataset(data_dir, dataset, block_size):
                              f"damaged; run python prepare.py {name} again")
         if n < block_size + 1:
             raise SystemExit(f"{path} has {n} tokens, block_size needs {block_size + 1} or more")
-        largest = max(read_tokens(path, i, 2**22).max() for i in range(0, n, 2**22))
+        largest, digest = 0, hashlib.sha256()
+        for i in range(0, n, 2**22):
+            tokens = np.fromfile(path, "<u2", 2**22, offset=2 * i)
+            largest = max(largest, tokens.max())
+            digest.update(tokens)
         if largest >= vocab_size:
             raise SystemExit(f"{path} holds id {largest} but vocab_size is {vocab_size}")
+        if digest.hexdigest() != meta["sha256"][split]:
+            raise SystemExit(f"{path} is not the file that meta.json describes: its sha256 differs;"
+                             f" run python prepare.py {name} again")
     return data
 
 def check_meta(meta):
@@ -817,6 +824,7 @@ def check_flags(cfg):
     rates = rates and all(float(rate) > 0 for rate in cfg.compare_rates.split(","))
     check(cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2")
     check(cfg.n_knot < 2, "n_knot", "at least 2")
+    check(cfg.overwrite and cfg.resume, "overwrite", "False together with resume=True")
     check(cfg.n_layer == 0 and "spline" in get_acts(cfg), "n_layer", "1 or more to have splines")
     for name in ("mlp_act", "attn_act") if cfg.mode in ("warmup", "transfer") else ():
         check(getattr(cfg, name) == "spline", name, f"fixed: in mode {cfg.mode} parts decides")
@@ -965,11 +973,15 @@ def train(cfg, parent="out", caught=()):
     if source:
         place_splines(splines, source, cfg)
     rank, n_rank = get_rank()
-    result = [open_run(cfg, describe_run(cfg, data, source)) if rank == 0 else None]
+    about = describe_run(cfg, data, source)
+    result = [open_run(cfg, about) if rank == 0 else None]
     if n_rank > 1:
         dist.broadcast_object_list(result)
     if result[0]:
-        print(f"{cfg.out_dir}: {result[0]['status']} already")
+        if result[0]["status"] == "failed":
+            raise Diverged(f"{cfg.out_dir} failed before: {result[0].get('reason')}; give another "
+                           "--out_dir or --overwrite=True")
+        print(f"{cfg.out_dir}: finished already")
         return result[0]
     warmup, N = cfg.mode == "warmup", cfg.max_iters
     n_models, dealt, split = (cfg.n_models, n_rank, ()) if warmup else (1, 1, (rank, n_rank))
@@ -1013,6 +1025,10 @@ def train(cfg, parent="out", caught=()):
               f", {n_trainable:,} train{cfg.freeze_all_but_embeddings * f' {names}'}, "
               f"{cfg.batch_size * cfg.block_size:,} tokens per iteration" +
               (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
+        changed = [f"{name}={value}" for name, value in about["flags"].items()
+                   if value != DEFAULTS[name]]
+        print("not as in --help:", *changed, "| commit", about["commit"], about["versions"],
+              f"| data {about['data']['train'][:8]} {about['data']['val'][:8]}")
     began, first = time.time() - state["time_s"], state["it"]
     for it in range(first, N + 1):
         state |= {"it": it, "time_s": time.time() - began}
