@@ -19,6 +19,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import textwrap
@@ -102,7 +103,10 @@ def read_cells(flags):
         (settings, row, column), mine = run["place"], run["flags"]
         if mine["mode"] != "warmup" and mine["dataset"] in split(flags.targets or mine["dataset"]):
             cell = groups.setdefault(settings, {}).setdefault((row, column), {})
-            cell.setdefault((mine["learning_rate"], mine["seed"]), run)
+            key = mine["learning_rate"], mine["seed"]
+            if cell.setdefault(key, run) is not run:
+                print(f"{run['dir']} is left out: {cell[key]['dir']} has the same cell, rate and "
+                      "seed", file=sys.stderr)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
     every = [json.loads(settings).items() for settings in groups]
@@ -268,7 +272,9 @@ def curves(flags, files):
             for row, cell in judged.items():
                 facts = [time_run(cells[row, column][cell["rate"], seed], flags.metric, goal)
                          for seed in cell["seeds"]] or [[math.nan] * 5]
-                table.append([wrap(row[1:]), cell["text"], *map(show, np.mean(facts, axis=0))])
+                *counts, drop = np.mean(facts, axis=0)
+                counts = ("-" if math.isnan(count) else f"{count:,.0f}" for count in counts)
+                table.append([wrap(row[1:]), cell["text"], *counts, show(drop)])
             print(f"\n{column}, to {show(goal)} where {rows[0][1]} ends {title}")
             print_table(table)
     print("\n- some seed never does; + warm-up: with the iterations and tokens of all its models\n"
@@ -282,7 +288,8 @@ def time_run(run, metric, goal):
               if (value := get_metric(run | {"last": row}, metric)) is not None]
     there = next((row for value, row in values if sign * value <= sign * goal), {})
     iters, tokens = there.get("iter", math.nan), there.get("tokens", math.nan)
-    warmup = source.get("model_iters", math.nan)
+    warmup = source.get("model_iters")
+    warmup = math.nan if warmup is None else warmup             # of a file written by hand
     per_iter = learned.get("batch_size", 1) * learned.get("block_size", 1)
     falls = flags["lr_decay_frac"] if flags["lr_schedule"] == "trapezoid" else 0
     before = [value for value, row in values if row["iter"] <= flags["max_iters"] * (1 - falls)]
@@ -306,7 +313,9 @@ def controls(flags, files):
     """Writes beside a learned file -gelu: GELU; -scaled: GELU with the learned RMS; -line: the
     least-squares line for attention; -scaled_line: both; -shuffled: the visited values shuffled.
     """
-    for path in files or [""]:
+    if not files:
+        raise SystemExit("controls needs files: python analyze.py controls out/.../splines.json")
+    for path in files:
         learned = load_splines(path)
         if learned.pop("control", None) or not learned.get("visits"):
             raise SystemExit(f"{path}: controls are made from a splines.json with visits")
@@ -383,9 +392,13 @@ def load_runs(flags, given):
             check_flags(cfg := SimpleNamespace(**configurator.parse(saved, changes)))
             data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
             config = make_config(cfg, data.meta)
-            saved = load_checkpoint(os.path.join(folder, "ckpt.pt"), cfg.device)
+            if not os.path.exists(path := os.path.join(folder, "ckpt.pt")):
+                raise OSError(f"no {path}")
+            saved = load_checkpoint(path, cfg.device)
             model = AveragedModel(GPT(config, make_splines(config)).to(cfg.device))
             average = saved["average"] if flags.weights == "average" else None
+            if flags.weights == "average" and not average:
+                raise ValueError("it has no averaged weights")
             (model if average else model.module).load_state_dict(average or saved["models"][0][0])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r}") from None
@@ -559,13 +572,14 @@ def speed(flags, given):
 
 def plan(flags, passed):
     """Prints train.py commands without result (failed is one) but with inputs; warm-ups first."""
-    sources, targets, seeds, rates = (split(getattr(flags, name)) for name in
+    sources, targets, seeds, rates = (list(dict.fromkeys(split(getattr(flags, name)))) for name in
                                       ("sources", "targets", "seeds", "rates"))
     if not seeds or not rates or not sources + targets:
         raise SystemExit("plan needs --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3")
     def get_key(flags, place):
         return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
-    runs = {get_key(run["flags"], run["place"]): run for run in read_runs(flags.out_dir)}
+    runs = {get_key(run["flags"], run["place"]): run for run in sorted(
+        read_runs(flags.out_dir), key=lambda run: run["status"] == "finished")}     # that one wins
     learned, n_missing, n_waiting = {}, 0, 0
     script = os.path.relpath(Path(__file__).with_name("train.py"))
     both = [arg for arg in passed if not arg.startswith("--warmup_")]
@@ -583,6 +597,7 @@ def plan(flags, passed):
                 n_waiting += 1
                 continue
             args, origin = [*args, f"--splines={path}"], load_splines(path)
+            args += ["--parts=mlp", "--attn_act=none"] * (control == "gelu")
         wanted = configurator.parse(DEFAULTS, args)
         run = runs.get(get_key(wanted, place_run(wanted, origin, {})), {"status": "missing"})
         if run["status"] == "failed":
@@ -592,9 +607,10 @@ def plan(flags, passed):
         elif run["status"] != "finished":
             n_missing += 1
             name = os.path.basename(name_run(SimpleNamespace(**wanted), origin))
-            args += [f"--out_dir={os.path.join(flags.out_dir, name)}"] * (flags.out_dir != "out")
+            path = run.get("dir") or os.path.join(flags.out_dir, name)
+            args += [f"--out_dir={path}"] * (flags.out_dir != "out" or "dir" in run)
             args += ["--resume=True"] * (run["status"] == "unfinished")
-            print(shlex.join(["python", script, *args]))
+            print(shlex.join([sys.executable, script, *args]))
     print(f"{n_missing} commands; {n_waiting} transfers wait for their splines file" if n_missing
           or n_waiting else "nothing is left to run", file=sys.stderr)
 
@@ -612,4 +628,7 @@ if __name__ == "__main__":
         mine = [arg for arg in argv[1:] if arg.startswith("-") and
                 (argv[0] in [*commands][:4] or arg[2:].split("=")[0] in defaults)]
         rest = [arg for arg in argv[1:] if arg not in mine]
+        if rest and argv[0] in ("matrix", "curves"):
+            raise SystemExit(f"{argv[0]} reads the folder --out_dir=..., not {rest[0]}")
+        signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)   # | head
         commands[argv[0]](SimpleNamespace(**configurator.parse(defaults, mine)), rest)

@@ -40,11 +40,11 @@ def read_config(path):
     if found is None:
         raise SystemExit(f"argument {path}: no such config file; flags are written --name=value")
     try:
-        with open(found, encoding="utf-8") as file:
+        with open(found, encoding="utf-8-sig") as file:
             body = ast.parse(file.read()).body
         pairs = [(line.targets, ast.literal_eval(line.value)) for line in body]
         return [(target.id, value) for (target,), value in pairs]
-    except (SyntaxError, ValueError, AttributeError, UnicodeDecodeError):
+    except (SyntaxError, ValueError, AttributeError, MemoryError, RecursionError):
         raise SystemExit(f"{path}: only lines like name = 3 or name = \"text\" may stand there")
 
 

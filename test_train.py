@@ -397,7 +397,7 @@ def test_neither_resuming_nor_reporting_changes_a_bit(tmp_path, flags):
         assert not saved["average"] or not differ(saved["average"], runs[0][2]["average"])
     assert read(runs[0][0], "log.jsonl") == read(runs[1][0], "log.jsonl")
 
-def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path):
+def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsys):
     write_data(tmp_path)
     cfg, *_ = run(tmp_path, cut=2)
     assert refuses("resume", train.train, cfg)
@@ -407,6 +407,10 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path):
         assert train.train(SimpleNamespace(**vars(cfg) | change))["last"]
     for change in ({"beta1": 0.5}, {"learning_rate": 0.02}, {"seed": 1}, {"mode": "warmup"}):
         assert refuses(*change, train.train, SimpleNamespace(**vars(cfg) | change))
+    flags = json.loads((path := Path(cfg.out_dir, "flags.json")).read_text())
+    path.write_text(old := json.dumps(flags | {"commit": "older"}))     # its code made the result
+    train.train(cfg)
+    assert "made at commit older" in capsys.readouterr().out and path.read_text() == old
     write_data(tmp_path, IDS[::-1])
     assert refuses("train", train.train, cfg)
     assert Path(cfg.out_dir, "result.json").read_bytes() == before     # the clock included
@@ -417,7 +421,8 @@ BAD = [(flags, "", b"", flags.split("=")[0]) for flags in (
     "n_embd=18", "n_knot=1", "mode=train", "learning_rate=0", "max_iters=-1", "seed=-1", "beta1=1",
     "lr_warmup_frac=0.6", "splines=x.json", "splines= mode=transfer", "window=0", "device=tpu",
     "attention=flex", "n_layer=2 share_layers=middle", "average_checkpoints=True mode=warmup",
-    "compare_rates=fast", "compare_rates=0,1e-3", "compare_rates=e-3", "block_size=250",
+    "dataset=", "compare_rates=1e-3,1e400", "overwrite=True resume=True", "compare_rates=fast",
+    "compare_rates=0,1e-3", "compare_rates=e-3", "block_size=250",
     "out_dir=/dev/null/x", "spline_data=held_out block_size=160")]
 BAD += [("", *row) for row in (
     ("train.bin", bytes(599), "train.bin"), ("train.bin", bytes(598) + b"\t\0", "vocab"),
@@ -446,6 +451,7 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, cont
     ("--dataset= --out_dir=007 --n_knot=-2", {"dataset": "", "out_dir": "007", "n_knot": -2}),
     ("--seed=1 --dataset=y a.py b.py --beta1=0.3",
      {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
+    ("FILE " + "(" * 9999, "only lines"),
     ("--n_knt=3", "n_knot"), ("--seed=1.5", "whole"), ("--seed=x", "whole"), ("no.py", "no.py"),
     ("--beta1=fast", "number"), ("--beta1=nan", "number"), ("--resume=1", "True or False"),
     ("--resume", "--resume=VALUE"), ("seed=3", "--seed=3"), ("FILE seed += 1", "only lines"),
@@ -475,6 +481,12 @@ def test_csv_of_the_authors_loads_mlps_first_and_collapses_what_is_identical(tmp
         source = train.load_splines(f"{tmp_path}/s.csv")
         assert (source["n_knot"], source["spline_range"], source["share_layers"]) == (5, 2.0, share)
         assert source["mlp"] == [[1, 2, 3, 4, 5]] * len(attn) and source["attn"] == attn
+
+def test_type_that_does_not_exist_is_refused_and_the_built_in_set_stays_as_it_is(tmp_path):
+    (tmp_path / "arithmetic").mkdir()
+    assert refuses("prepare.py arithmetic", train.read_dataset, tmp_path, "arithmetic/sums", 8)
+    assert refuses("mine --tokenizer=char", train.read_dataset, tmp_path, "mine_char", 8)
+    assert list_all(tmp_path) == []
 
 def test_weights_never_read_what_is_held_out_for_the_splines(tmp_path):
     data = write_data(tmp_path, np.arange(300), end_mark=None)
@@ -1221,9 +1233,21 @@ def test_curves_count_iterations_with_and_without_the_warm_up_and_the_drop(tmp_p
         folder = write_run(tmp_path, "a", 0.001, 0, losses[-1], source)
         rows = [{"iter": 50 * i, "tokens": 500 * i, "val_loss": x} for i, x in enumerate(losses)]
         (folder / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    by_hand = json.loads((folder / "flags.json").read_text())
+    by_hand |= {"source": dict.fromkeys(make_source("a")) | {"sha256": "b"}}    # of a bare file
+    shutil.copytree(folder, tmp_path / "by_hand")
+    write_json(tmp_path / "by_hand" / "flags.json", **by_hand)
     lines = call(capsys, "curves", tmp_path)                    # the warm-up: 250 of 10 tokens
     assert "gelu 2.000 100 1,000 100 1,000 1.000" in lines
-    assert "a 1.000 50.000 500 300 3,000 0.900" in lines
+    assert "a 1.000 50 500 300 3,000 0.900" in lines and "file 1.000 50 500 - - 0.900" in lines
+
+def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_path, capsys):
+    for loss in (1.0, 2.0):
+        write_run(tmp_path, "a", 0.001, 0, loss)
+    assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
+    analyze.read_cells(SimpleNamespace(out_dir=tmp_path, targets=""))
+    error = capsys.readouterr().err
+    assert error.count("left out") == 1 and str(tmp_path / "1") in error.split()[0]
 
 def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit, match="holds no baseline or transfer"):
@@ -1298,7 +1322,8 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
         source = json.loads(Path(flags["splines"]).read_text()) if flags["splines"] else None
         write_json(folder / "flags.json", flags=flags, source=source, data={})
         write_json(folder / "result.json", status="finished", last={"val_loss": 1.0})
-        for name, control in (("splines", None), ("splines-line", "line")):
+        for control in (None, "line", "gelu"):
+            name = "-".join(filter(None, ("splines", control)))
             make_splines(folder / f"{name}.json", dataset=flags["dataset"], flags=flags,
                          seed=flags["seed"], control=control, mlp=[[len(name)] * 7] * 2)
     first = plan()
@@ -1310,8 +1335,15 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
     assert sum("splines-line.json" in " ".join(argv) for argv in second) == 4
     list(map(finish, second))
     assert plan() == []
-    Path(second[0][-1].split("=")[1], "result.json").unlink()
-    assert plan() == [second[0] + ["--resume=True"]]
+    folder = Path(second[0][-1].split("=")[1])
+    (folder / "result.json").unlink()
+    folder.rename(tmp_path / "elsewhere")       # wherever it is, it goes on there
+    assert plan() == [second[0][:-1] + [f"--out_dir={tmp_path / 'elsewhere'}", "--resume=True"]]
+    finish(second[0])                           # done once more: the finished one counts
+    assert plan() == []
+    lines = call(capsys, "plan", tmp_path, "--n_layer=2", "--warmup_scramble=True",
+                 sources="p:gelu", targets="q r", seeds="0,0", rates="1e-3,1e-3")
+    assert len(lines) == 2 and "--parts=mlp --attn_act=none" in lines[0]        # nothing twice
 
 def make_run(folder, dataset="toy", **changes):
     """A tiny model trained for two iterations on made-up tokens; gives its recorded loss."""

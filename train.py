@@ -460,8 +460,11 @@ def sum_over_ranks(tensors):
 def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
-    missing = name in ("arithmetic", "code", "prose") and not os.path.exists(folder)
-    if missing and get_rank()[0] == 0:
+    base, _, tokenizer = name.rpartition("_")
+    command = (f"python prepare.py {base} --tokenizer={tokenizer}" if tokenizer in ("char", "byte")
+               else f"python prepare.py {name}")
+    built_in = name in ("arithmetic", "code", "prose")
+    if built_in and not os.path.exists(os.path.join(data_dir, name)) and get_rank()[0] == 0:
         subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
     if dist.is_initialized():
         dist.barrier()
@@ -470,7 +473,7 @@ def read_dataset(data_dir, dataset, block_size):
         expected, vocab_size = check_meta(meta)
     except Exception as error:          # whatever a damaged file comes up with
         raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it "
-                         f"with: python prepare.py {name}") from None
+                         f"with: {command} (and --files=... if it is your own text)") from None
     data = SimpleNamespace(meta=meta, n_token={}, path={})
     for split in ("train", "val"):
         path = data.path[split] = f"{folder}/{split}.bin"
@@ -478,7 +481,7 @@ def read_dataset(data_dir, dataset, block_size):
         n = data.n_token[split] = size // 2
         if size != 2 * expected[split]:
             raise SystemExit(f"{path} has {size} bytes, not {2 * expected[split]}: missing or "
-                             f"damaged; run python prepare.py {name} again")
+                             f"damaged; run again: {command}")
         if n < block_size + 1:
             raise SystemExit(f"{path} has {n} tokens, block_size needs {block_size + 1} or more")
         largest, digest = 0, hashlib.sha256()
@@ -490,7 +493,7 @@ def read_dataset(data_dir, dataset, block_size):
             raise SystemExit(f"{path} holds id {largest} but vocab_size is {vocab_size}")
         if digest.hexdigest() != meta["sha256"][split]:
             raise SystemExit(f"{path} is not the file that meta.json describes: its sha256 differs;"
-                             f" run python prepare.py {name} again")
+                             f" run again: {command}")
     return data
 
 def check_meta(meta):
@@ -821,7 +824,7 @@ def check_flags(cfg):
     share, n_rank = cfg.lr_warmup_frac + cfg.lr_decay_frac, get_rank()[1]
     number = r"(\d+\.?\d*|\.\d+)(e[-+]?\d+)?"
     rates = re.fullmatch(f"{number}(,{number})*", cfg.compare_rates)
-    rates = rates and all(float(rate) > 0 for rate in cfg.compare_rates.split(","))
+    rates = rates and all(0 < float(rate) < 1e30 for rate in cfg.compare_rates.split(","))
     check(cfg.n_embd % (2 * cfg.n_head), "n_embd", f"a multiple of n_head={cfg.n_head} times 2")
     check(cfg.n_knot < 2, "n_knot", "at least 2")
     check(cfg.overwrite and cfg.resume, "overwrite", "False together with resume=True")
@@ -830,6 +833,7 @@ def check_flags(cfg):
         check(getattr(cfg, name) == "spline", name, f"fixed: in mode {cfg.mode} parts decides")
     check(cfg.beta1 == 1, "beta1", "below 1")
     check(cfg.beta2 == 1, "beta2", "below 1")
+    check(not cfg.dataset, "dataset", "the name of a folder in data_dir")
     check(not rates, "compare_rates", "like 1e-3,2e-3,4e-3")
     check(cfg.share_layers == "middle" and cfg.n_layer < 3, "n_layer", "3 or more to share middle")
     check(cfg.lr_schedule == "trapezoid" and share > 1, "lr_warmup_frac",
@@ -898,7 +902,11 @@ def open_run(cfg, description):
         for name in BOOKKEEPING:
             if before.get(name) != now[name] and name not in ("resume", "overwrite"):
                 print(f"changed: {name}={before.get(name)} before, {now[name]} now")
-        save_json(flags_path, description)
+        if result and old["commit"] != description["commit"]:
+            print(f"{cfg.out_dir} was made at commit {old['commit']}, the code here is "
+                  f"{description['commit']}: --overwrite=True runs it anew")
+        elif not result:
+            save_json(flags_path, description)
         return result
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
@@ -922,8 +930,9 @@ def report(row, cfg):
     losses = "".join(f" | {key.split('_')[0]} {row[key]:.3f}" for key in
                      ("train_loss", "val_loss", "answer_loss", "exact_match") if key in row)
     knots = "".join(f" | {kind} knots {n}" for kind, n in row.get("visited", {}).items())
-    print(f"iter {row['iter']:5d}{losses}{knots} | lr {row['lr']:.1e} | {1e3 * pace:.0f} ms/iter | "
-          f"{row['tokens'] / max(1e-9, row['time_s']):.0f} tok/s | {spent} + {left}", flush=True)
+    speed = (f" | {1e3 * pace:.0f} ms/iter | {row['tokens'] / row['time_s']:.0f} tok/s | {spent}, "
+             f"{left} left") if row["iter"] and row["time_s"] else ""
+    print(f"iter {row['iter']:5d}{losses}{knots} | lr {row['lr']:.1e}{speed}", flush=True)
     for key, where in (("outside", "outside the knots"), ("unvisited", "unvisited by the source")):
         for kind, share in row.get(key, {}).items():
             if share > 0.01:
@@ -1002,6 +1011,8 @@ def train(cfg, parent="out", caught=()):
         try:
             saved = load_checkpoint(ckpt_path, cfg.device)
             state |= {name: saved[name] for name in state}
+            if not 0 <= state["it"] <= N:
+                raise ValueError
             start_models(len(saved["models"]))
             for run in [run for run in running if run.m in saved["models"]]:
                 weights, moments = saved["models"][run.m]
@@ -1026,9 +1037,9 @@ def train(cfg, parent="out", caught=()):
               f"{cfg.batch_size * cfg.block_size:,} tokens per iteration" +
               (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
         changed = [f"{name}={value}" for name, value in about["flags"].items()
-                   if value != DEFAULTS[name]]
-        print("not as in --help:", *changed, "| commit", about["commit"], about["versions"],
-              f"| data {about['data']['train'][:8]} {about['data']['val'][:8]}")
+                   if value != DEFAULTS[name] and name not in BOOKKEEPING]
+        print("not as in --help:", *changed, "| commit", about["commit"], "| torch",
+              torch.__version__, "| data", *(about["data"][x][:8] for x in ("train", "val")))
     began, first = time.time() - state["time_s"], state["it"]
     for it in range(first, N + 1):
         state |= {"it": it, "time_s": time.time() - began}
@@ -1145,7 +1156,7 @@ if __name__ == "__main__":
         print(configurator.read_section(__file__, "flags"))
     else:
         cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
-        if "RANK" in os.environ:        # started by torchrun
+        if {"RANK", "WORLD_SIZE"} <= os.environ.keys():     # started by torchrun
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
