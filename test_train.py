@@ -545,6 +545,23 @@ def test_visits_are_hat_weights_and_the_number_of_activations_outside():
     spline.visits = torch.zeros(6)
     spline(torch.tensor([[-2.0, -1.5, 0.25], [2.0, 2.1, -math.inf]]))
     assert spline.visits.tolist() == [1.5, 0.5, 0.75, 0.25, 1.0, 2.0]
+    visits = {"mlp": torch.stack([spline.visits, torch.tensor([0, 0, 6, 0, 0, 0.0])])}
+    coverage = train.get_coverage(visits, {"mlp": [[1, 0, 2, 1, 1], [0, 0, 0, 1, 0]]})
+    assert coverage["visited"] == {"mlp": 6} and coverage["outside"]["mlp"] == pytest.approx(2 / 12)
+    assert coverage["unvisited"]["mlp"] == pytest.approx((0.5 + 6) / 12)
+
+def test_floor_of_a_frozen_network_reads_the_normed_embedding_alone(tmp_path):
+    write_data(tmp_path)
+    flags = {"n_layer": 0, "freeze_all_but_embeddings": True}
+    model, _ = make_model(make_cfg(**flags))
+    model.x0_out.data.zero_()
+    model.norm_embd.weight.data.fill_(1)
+    table, x = model.wte.weight, torch.from_numpy(IDS[:20])[None]
+    normed = (table - table.mean(1, True)) / (table.var(1, False, True) + 1e-5).sqrt()
+    assert torch.allclose(model.head(model(x)), (normed @ table.T)[x], atol=1e-5)
+    cfg, (weights,), _ = run(tmp_path, **flags)
+    fresh = train.make_model(0, train.make_config(cfg, META), {}, cfg).model.state_dict()
+    assert differ(fresh, weights) == {"wte.weight", "head.weight"}
 
 def test_functions_of_single_layers_arrive_each_in_its_own(tmp_path):
     rows = {"mlp": torch.rand(2, 64), "attn": torch.rand(2, 64)}
