@@ -9,10 +9,9 @@ Turns text into the token files that train.py reads: data/NAME/{train.bin, val.b
 
 A .bin file is little-endian uint16 without a header. Every document ends with the end mark (in
 the fineweb shards it stands before each, as they come); one long text alone has no mark. Text is
-UTF-8 whatever the locale and not edited: CRLF stays, "<|endoftext|>" in a document is text, lines
-have any length (for GPT-2, 8 Ki without a blank are cut); only a byte order mark is dropped. Bad
-UTF-8 stops with file and offset. Of --files each is a document, in the order of their names, none
-if empty; train is the first 90 % of all bytes, whole characters; one character alone is refused.
+UTF-8 whatever the locale and not edited, but for a byte order mark: CRLF stays, "<|endoftext|>"
+in a document is text (see README). Of --files each is a document, in the order of their names,
+none if empty; train is the first 90 % of all bytes, whole characters.
 """
 import ast, codecs, collections, difflib, functools, glob, gzip, hashlib, io, itertools, json
 import math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
