@@ -90,6 +90,7 @@ def read_runs(out_dir):
                 run |= load_json(path)
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
+            path = folder / "flags.json"
             float(run["flags"]["learning_rate"] + run["flags"]["seed"])     # both are numbers
             runs.append(run | {"place": place_run(run["flags"], run["source"], run["data"])})
         except Exception as error:      # whatever a damaged file comes up with

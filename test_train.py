@@ -405,6 +405,8 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     before = Path(cfg.out_dir, "result.json").read_bytes()
     for change in ({}, {"eval_interval": 7}, {"resume": True}, {"data_dir": f"{tmp_path}/./data"}):
         assert train.train(SimpleNamespace(**vars(cfg) | change))["last"]
+        assert ("eval_interval=1000 before, 7 now" in capsys.readouterr().out) == (
+            "eval_interval" in change)
     for change in ({"beta1": 0.5}, {"learning_rate": 0.02}, {"seed": 1}, {"mode": "warmup"}):
         assert refuses(*change, train.train, SimpleNamespace(**vars(cfg) | change))
     flags = json.loads((path := Path(cfg.out_dir, "flags.json")).read_text())
@@ -416,12 +418,18 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     assert Path(cfg.out_dir, "result.json").read_bytes() == before     # the clock included
     run(tmp_path, overwrite=True)
     assert Path(cfg.out_dir, "result.json").read_bytes() != before
+    ckpt, before = (path := Path(cfg.out_dir, "ckpt.pt")), path.read_bytes()
+    Path(cfg.out_dir, "flags.json").write_text("[]")
+    assert refuses("damaged", train.train, cfg) and ckpt.read_bytes() == before
+    Path(cfg.out_dir, "flags.json").unlink()            # another program's folder
+    assert refuses("ckpt.pt", train.train, cfg) and ckpt.read_bytes() == before
 
 BAD = [(flags, "", b"", flags.split("=")[0]) for flags in (
     "n_embd=18", "n_knot=1", "mode=train", "learning_rate=0", "max_iters=-1", "seed=-1", "beta1=1",
     "lr_warmup_frac=0.6", "splines=x.json", "splines= mode=transfer", "window=0", "device=tpu",
     "attention=flex", "n_layer=2 share_layers=middle", "average_checkpoints=True mode=warmup",
-    "dataset=", "compare_rates=1e-3,1e400", "overwrite=True resume=True", "compare_rates=fast",
+    "dataset=", "device=cpu:x", "spline_init=1e300", "compare_rates=1e-3,1e400",
+    "overwrite=True resume=True", "compare_rates=fast",
     "compare_rates=0,1e-3", "compare_rates=e-3", "block_size=250",
     "out_dir=/dev/null/x", "spline_data=held_out block_size=160")]
 BAD += [("", *row) for row in (
@@ -525,6 +533,30 @@ def test_loss_that_is_not_finite_ends_the_run_as_failed(tmp_path):
     write_data(tmp_path)
     cfg = make_cfg(tmp_path, learning_rate=1e29, max_iters=9)
     assert refuses("finite", train.train, cfg) and read(cfg, "result.json")[0]["status"] == "failed"
+    assert refuses("failed before", train.train, cfg)           # and stays so
+    cfg = make_cfg(tmp_path, out_dir=f"{tmp_path}/last", learning_rate=1e20, max_iters=1)
+    assert refuses("finite", train.train, cfg) and read(cfg, "result.json")[0]["status"] == "failed"
+
+def test_weights_that_are_not_finite_are_named_and_never_saved(tmp_path, monkeypatch):
+    write_data(tmp_path)
+    cfg, real, calls = make_cfg(tmp_path, save_interval=1, max_iters=9), train.update_model, []
+    def update_model(run, *args):
+        loss = real(run, *args)
+        calls.append(run.model.blocks[0].mlp.c_fc.weight)
+        if len(calls) == 3:
+            calls[0].data[0, 0] = math.nan
+        return loss
+    monkeypatch.setattr(train, "update_model", update_model)
+    assert refuses("blocks.0.mlp.c_fc.weight", train.train, cfg)
+    saved = train.load_checkpoint(f"{cfg.out_dir}/ckpt.pt", "cpu")
+    assert saved["it"] == 2 and all(x.isfinite().all() for x in saved["models"][0][0].values())
+
+def test_long_runs_report_days_and_compile_takes_any_case_of_true_and_false(capsys):
+    row = {"iter": 1, "time_s": 30 * 3600, "lr": 0.1, "tokens": 9}
+    train.report(row, SimpleNamespace(max_iters=1))
+    assert "| 1 day, 6:00:00, 0:00:00 left" in capsys.readouterr().out
+    train.check_flags(cfg := make_cfg(compile="false"))
+    assert cfg.compile == "False"
 
 def test_one_layer_sees_exactly_its_window_and_relative_positions_alone():
     model, _ = make_model(make_cfg(mode="warmup", n_layer=1, window=5))
@@ -629,7 +661,7 @@ def test_compare_prints_a_table_even_if_a_rate_fails_and_trains_nothing_twice(tm
     assert again.splitlines()[-4:] == out.splitlines()[-4:] and "ms/iter" not in again
 
 @slow
-@pytest.mark.parametrize("flags", [{"batch_size": 4, "average_checkpoints": True},
+@pytest.mark.parametrize("flags", [{"batch_size": 4, "average_checkpoints": True, "n_layer": 1},
                                    {"mode": "warmup", "n_models": 3}])
 def test_two_processes_learn_what_one_learns(tmp_path, flags):
     write_data(tmp_path)
@@ -1115,6 +1147,10 @@ def test_a_prefix_of_a_shard_fetches_only_its_bytes_and_grows(tmp_path):
         for limit in (1000, 3000, 2000, 20000):
             assert sum(len(ids) for ids, _ in prepare.open_fineweb(flags, limit)("train")) == limit
     assert [row[2] for row in log] == [1024 + 2 * 1000, 2 * 2000, len(body)]
+    (tmp_path / "fineweb_train_000001.bin").write_bytes(body[:3000])    # cut, in a folder
+    flags = {**flags, "mirror": str(tmp_path)}
+    with pytest.raises(SystemExit, match="is cut"):
+        list(prepare.open_fineweb(flags, 20000)("train"))
     assert os.path.getsize(tmp_path / list_all(tmp_path)[0]) < len(body)
 
 @pytest.mark.parametrize("moment", [
@@ -1271,10 +1307,11 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
         call(capsys, "matrix", tmp_path)
     for name in ("flags.json", "result.json", "log.jsonl"):
         (write_run(tmp_path, name, 0.001, 0, 1.0) / name).write_text("{")
+    write_run(tmp_path, "seed", 0.001, {}, 1.0)
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert errors == ["flags.json", "result.json", "log.jsonl"]
+    assert errors == ["flags.json", "result.json", "log.jsonl", "flags.json"]
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
 
 def make_splines(path, parts=("mlp", "attn"), n_row=2, **changes):
