@@ -389,9 +389,12 @@ def load_runs(flags, given):
         raise SystemExit("give folders of runs, and weights=last or average")
     for folder in folders:
         try:
-            saved = load_json(os.path.join(folder, "flags.json"))["flags"]
-            check_flags(cfg := SimpleNamespace(**configurator.parse(saved, changes)))
+            about = load_json(os.path.join(folder, "flags.json"))
+            check_flags(cfg := SimpleNamespace(**configurator.parse(about["flags"], changes)))
             data = read_dataset(cfg.data_dir, cfg.dataset, cfg.block_size)
+            if cfg.dataset == about["flags"]["dataset"] and any(
+                    about["data"][x] != data.meta["sha256"][x] for x in ("train", "val")):
+                raise ValueError(f"dataset={cfg.dataset} was made anew since")
             config = make_config(cfg, data.meta)
             if not os.path.exists(path := os.path.join(folder, "ckpt.pt")):
                 raise OSError(f"no {path}")

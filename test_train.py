@@ -1483,6 +1483,13 @@ def test_quantize_rounds_weights_and_inputs_of_the_linear_layers_of_the_blocks(t
     y = outputs[0].detach().double().numpy()
     kurtosis = np.mean((y - y.mean()) ** 4) / y.var() ** 2 - 3
     assert any(line.startswith(f"block 2 {kurtosis:.2f}, ") for line in lines)
+    path, val = Path(data.path["val"]).with_name("meta.json"), np.arange(90, dtype="<u2") % 7
+    meta = json.loads(path.read_text())
+    val.tofile(data.path["val"])
+    meta["sha256"]["val"] = hashlib.sha256(val.tobytes()).hexdigest()
+    path.write_text(json.dumps(meta))
+    with pytest.raises(SystemExit, match="made anew"):
+        call(capsys, "quantize", tmp_path, tmp_path / "a")
 
 def test_sides_take_turns_and_give_the_median_after_two_unmeasured_calls():
     now, calls, costs = [0.0], [], {"a": [9, 9, 1, 5, 2], "b": [9, 9, 4, 4, 100]}

@@ -652,7 +652,8 @@ def evaluate(model, data, cfg):
     tokens = read_tokens(data.path["val"], 1, len(nats))
     n_byte = np.take(data.meta["bytes_per_token"], tokens).sum()
     loss = nats.sum(dtype=np.float64) / len(nats)
-    metrics = {"val_loss": loss, "val_perplexity": np.exp(loss), "val_accuracy": hits.mean(),
+    metrics = {"val_loss": loss, "val_accuracy": hits.mean(),
+               "val_perplexity": np.exp(min(loss, 700)),        # finite: JSON knows no infinity
                "val_bits_per_byte": loss * len(nats) / math.log(2) / max(1, n_byte)}
     if "val_pairs" in data.meta:
         kind, n_prompt, n_answer = np.array(data.meta["val_pairs"]).T
