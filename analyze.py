@@ -110,6 +110,9 @@ def read_cells(flags):
                       "seed", file=sys.stderr)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
+    names = {row[1] for cells in groups.values() for row, _ in cells}
+    if flags.baseline not in names:
+        print(f"baseline={flags.baseline} is no row, only {', '.join(names)}", file=sys.stderr)
     every = [json.loads(settings).items() for settings in groups]
     return [(" ".join(f"{k}={v}" for k, v in mine if not all((k, v) in other for other in every)),
              cells) for mine, cells in zip(every, groups.values())]

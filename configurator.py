@@ -28,24 +28,28 @@ def parse(flags, argv):
             value = arg.split("=", 1)[1] if "=" in arg else "VALUE"
             raise SystemExit(f"argument {arg}: write --{name}={value}")
         else:
-            for name, value in read_config(arg):
-                flags[name] = convert(flags, name, value, arg)
+            for name, value, line in read_config(arg):
+                flags[name] = convert(flags, name, value, f"{arg}, line {line}")
     return flags
 
 
 def read_config(path):
-    """Pairs (name, literal) of a config file, looked for here and then beside this script."""
+    """(name, literal, line) of a config file's flags; looked for here, then beside this script."""
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), path)
     found = next((p for p in (path, beside) if os.path.isfile(p)), None)
     if found is None:
         raise SystemExit(f"argument {path}: no such config file; flags are written --name=value")
+    flags, line = [], 1
     try:
         with open(found, encoding="utf-8-sig") as file:
             body = ast.parse(file.read()).body
-        pairs = [(line.targets, ast.literal_eval(line.value)) for line in body]
-        return [(target.id, value) for (target,), value in pairs]
-    except (SyntaxError, ValueError, AttributeError, MemoryError, RecursionError):
-        raise SystemExit(f"{path}: only lines like name = 3 or name = \"text\" may stand there")
+        for line, assignment in ((part.lineno, part) for part in body):
+            (target,) = assignment.targets
+            flags.append((target.id, ast.literal_eval(assignment.value), line))
+    except (SyntaxError, ValueError, AttributeError, MemoryError, RecursionError) as error:
+        raise SystemExit(f"{path}, line {getattr(error, 'lineno', line)}: only lines like name = 3 "
+                         "or name = \"text\" may stand there") from None
+    return flags
 
 
 def convert(flags, name, value, origin):
@@ -58,7 +62,7 @@ def convert(flags, name, value, origin):
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         if kind is str:
-            return str(value)
+            return os.path.expanduser(str(value))
         number = int(text) if text.lstrip("+-").isdecimal() else float(text)
         if isinstance(value, bool) or not math.isfinite(number) or kind(number) != number:
             raise ValueError

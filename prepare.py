@@ -13,8 +13,8 @@ UTF-8 whatever the locale and not edited, but for a byte order mark: CRLF stays,
 in a document is text (see README). Of --files each is a document, in the order of their names,
 none if empty; train is the first 90 % of all bytes, whole characters.
 """
-import ast, codecs, collections, difflib, functools, glob, gzip, hashlib, io, itertools, json
-import math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
+import ast, codecs, collections, contextlib, difflib, functools, glob, gzip, hashlib, io, itertools
+import json, math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -269,10 +269,8 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
     part = path + ".part"
     for url in [] if in_place else [f"{mirror}/{name}"] if mirror else urls:
         url = url.replace(hub, os.environ.get("HF_ENDPOINT", hub).rstrip("/"))
-        fault = download(url, part, n_byte, flags["retries"])
-        if not fault:
-            fault = find_fault(part, size, sha256, magic)
-            if not fault:
+        if not (fault := download(url, part, n_byte, flags["retries"])):
+            if not (fault := find_fault(part, size, sha256, magic)):
                 path = part if n_byte else path
                 os.replace(part, path)
                 return path
@@ -471,8 +469,12 @@ def make(name, flags):
     folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
     is_huge = name in ("fineweb", "math") and flags["max_tokens"] == FLAGS["max_tokens"]
     temp, limit = f"{folder}.{os.getpid()}.tmp", 10**8 if is_huge else flags["max_tokens"]
-    if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "meta.json")):
+    meta_path = os.path.join(folder, "meta.json")
+    if os.path.exists(folder) and not os.path.exists(meta_path):
         raise SystemExit(f"{folder} is there and no data set; choose another name than {name}")
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(meta_path) as file:
+        if flags["files"] and (before := json.load(file)["source"]) != source:
+            raise SystemExit(f"{folder} was made of {before}; choose another name or remove it")
     try:
         if tokenizer == "gpt2":
             load_gpt2()                                 # before any work
@@ -509,10 +511,8 @@ def main(argv):
         near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
     for each in DATASETS if name in ("", "all") else [name]:
-        if name:
-            make(each, flags)
-        else:
-            print("{:12} {:17} {}".format(each, *DATASETS[each][1:]))
+        row = "{:12} {:17} {}".format(each, *DATASETS.get(each, [""] * 3)[1:])
+        make(each, flags) if name else print(row)
     there = glob.glob(os.path.join(glob.escape(flags["data_dir"]), "*", "meta.json"))
     print("there are:", *sorted(map(os.path.dirname, there)), sep="\n    ")
 

@@ -459,7 +459,8 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, cont
     ("--dataset= --out_dir=007 --n_knot=-2", {"dataset": "", "out_dir": "007", "n_knot": -2}),
     ("--seed=1 --dataset=y a.py b.py --beta1=0.3",
      {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
-    ("FILE " + "(" * 9999, "only lines"),
+    ("FILE " + "(" * 9999, "line 1"), ("--out_dir=~/x", {"out_dir": os.path.expanduser("~/x")}),
+    ("FILE seed = 1\nn_knot = [", "line 2: only"), ("FILE seed = 1\n\nbeta1 = 'x'", "line 3: beta1"),
     ("--n_knt=3", "n_knot"), ("--seed=1.5", "whole"), ("--seed=x", "whole"), ("no.py", "no.py"),
     ("--beta1=fast", "number"), ("--beta1=nan", "number"), ("--resume=1", "True or False"),
     ("--resume", "--resume=VALUE"), ("seed=3", "--seed=3"), ("FILE seed += 1", "only lines"),
@@ -659,6 +660,18 @@ def test_link_to_the_script_finds_its_own_folder_and_a_lone_rank_starts_nothing(
                           env=os.environ | {"RANK": "0"})
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert f"{Path(train.__file__).resolve().parent}/data/none" in done.stderr
+
+@slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device")
+@pytest.mark.parametrize("flags, full, words", [
+    ({}, True, "No space"), ({}, False, "Broken pipe"), ({"n_embd": 2**23}, None, "memory")])
+def test_output_or_memory_that_runs_out_is_told_in_one_line(tmp_path, flags, full, words):
+    write_data(tmp_path)
+    argv = [f"--{name}={value}" for name, value in vars(make_cfg(tmp_path, **flags)).items()]
+    command = shlex.join([sys.executable, train.__file__, *argv])
+    tail = {True: "> /dev/full", False: "| true", None: ""}[full]
+    done = subprocess.run(["bash", "-c", f"{command} {tail}"], text=True, capture_output=True)
+    assert words in done.stderr and done.stderr.count("\n") == 1
 
 @slow
 def test_compare_prints_a_table_even_if_a_rate_fails_and_trains_nothing_twice(tmp_path):
@@ -1061,6 +1074,7 @@ def test_own_text_is_kept_as_it_is(tmp_path, tokenizer):
     meta, train, val = prepared_run(tmp_path, "one", f"--files={tmp_path}/a.txt", options[1])
     assert meta["end_mark"] == (50256 if tokenizer == "gpt2" else None)
     assert "".join(decode(meta, train) + decode(meta, val)) == texts[0]
+    assert refuses("a.txt; choose another", prepared_run, tmp_path, "one", options[0], options[1])
     n_byte = np.array(meta["bytes_per_token"])[train].sum()
     assert n_byte / len(texts[0].encode()) == pytest.approx(0.9, abs=0.005)     # whole characters
 
@@ -1306,8 +1320,9 @@ def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_
     for loss in (1.0, 2.0):
         write_run(tmp_path, "a", 0.001, 0, loss)
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
-    analyze.read_cells(SimpleNamespace(out_dir=tmp_path, targets=""))
+    analyze.read_cells(SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu"))
     error = capsys.readouterr().err
+    assert "baseline=glu is no row, only gelu" in error
     assert error.count("left out") == 1 and str(tmp_path / "1") in error.split()[0]
 
 def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsys):

@@ -710,8 +710,11 @@ def save_json(path, *rows):
         raise SystemExit(f"{os.path.abspath(path)} cannot be written: {error}") from None
 
 def load_json(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
     """Everything to go on from; keeps the last good file, with a warning, when the disk is full."""
@@ -772,7 +775,8 @@ def load_splines(path):
                           "dataset": content.get("dataset") or "file",
                           "spline_range": float(content["spline_range"])}
     except Exception as error:          # whatever a damaged file comes up with
-        raise SystemExit(f"splines={path} is not a splines file: {error}") from None
+        raise SystemExit(f"splines={path} is not a splines file: "
+                         f"{type(error).__name__} {error}") from None
 
 def describe_splines(splines, visits, cfg, data, model_iters):
     """The content of splines.json; load_splines reads it."""
@@ -909,7 +913,7 @@ def open_run(cfg, description):
         elif not result:
             save_json(flags_path, description)
         return result
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
                          f"{type(error).__name__} {error}") from None
 
@@ -1162,4 +1166,10 @@ if __name__ == "__main__":
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
         caught = catch_signals()
-        compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
+        try:
+            compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)    # a closed pipe would complain again
+            raise SystemExit(f"stopped: {str(error).splitlines()[0]}") from None
