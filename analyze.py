@@ -35,8 +35,8 @@ from torch.optim.swa_utils import AveragedModel
 
 import configurator
 from train import (BOOKKEEPING, DEFAULTS, GPT, Spline, add_spline_gradients, check_flags, evaluate,
-    get_acts, load_checkpoint, load_json, load_splines, make_config, make_model, make_optimizers,
-    make_splines, name_run, read_dataset, save_json, step_splines, update_model)
+    get_acts, give_up, load_checkpoint, load_json, load_splines, make_config, make_model,
+    make_optimizers, make_splines, name_run, read_dataset, save_json, step_splines, update_model)
 
 # --------------------------------------------------------------------------------------------------
 # flags
@@ -80,19 +80,26 @@ def place_run(flags, source, data):
     column = f"{flags['dataset']} #{str(data.get('train'))[:4]}{str(data.get('val'))[:2]}"
     return json.dumps(settings, sort_keys=True), row, column
 
+def sum_numbers(row):
+    """Of a dict and those in it; an exception if anything else is there."""
+    return sum(sum_numbers(x) if isinstance(x, dict) else x for x in row.values())
+
 def read_runs(out_dir):
     """One dict per run: dir, place, log and all that flags.json and result.json hold."""
     runs = []
     for folder in sorted(path.parent for path in Path(out_dir).rglob("flags.json")):
         run = {"dir": folder, "status": "unfinished", "last": {}, "log": []}
         try:
-            for path in filter(Path.exists, (folder / "flags.json", folder / "result.json")):
+            run |= load_json(path := folder / "flags.json")
+            run["place"] = place_run(run["flags"], run["source"], run["data"])
+            float(run["flags"]["learning_rate"] + run["flags"]["seed"])     # both are numbers
+            if (path := folder / "result.json").exists():
                 run |= load_json(path)
+                run["status"].isalpha(), sum_numbers(run["last"])
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
-            path = folder / "flags.json"
-            float(run["flags"]["learning_rate"] + run["flags"]["seed"])     # both are numbers
-            runs.append(run | {"place": place_run(run["flags"], run["source"], run["data"])})
+                sum(map(sum_numbers, run["log"]))
+            runs.append(run)
         except Exception as error:      # whatever a damaged file comes up with
             print(f"{path} is damaged, its run is left out ({error!r})", file=sys.stderr)
     return runs
@@ -100,14 +107,15 @@ def read_runs(out_dir):
 def read_cells(flags):
     """[(what differs, cells)] per setting, cells: {(row, column): {(rate, seed): run}}."""
     groups = {}
-    for run in read_runs(flags.out_dir):
+    for run in sorted(read_runs(flags.out_dir), key=lambda run: run["status"] != "finished"):
         (settings, row, column), mine = run["place"], run["flags"]
         if mine["mode"] != "warmup" and mine["dataset"] in split(flags.targets or mine["dataset"]):
             cell = groups.setdefault(settings, {}).setdefault((row, column), {})
             key = mine["learning_rate"], mine["seed"]
             if cell.setdefault(key, run) is not run:
-                print(f"{run['dir']} is left out: {cell[key]['dir']} has the same cell, rate and "
-                      "seed", file=sys.stderr)
+                other = ", but other splines" * (cell[key]["source"] != run["source"])
+                print(f"{run['dir']} ({run['status']}) is left out: {cell[key]['dir']} has the same"
+                      f" cell, rate and seed{other}", file=sys.stderr)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
     names = {row[1] for cells in groups.values() for row, _ in cells}
@@ -638,4 +646,8 @@ if __name__ == "__main__":
         if rest and argv[0] in ("matrix", "curves"):
             raise SystemExit(f"{argv[0]} reads the folder --out_dir=..., not {rest[0]}")
         signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)   # | head
-        commands[argv[0]](SimpleNamespace(**configurator.parse(defaults, mine)), rest)
+        try:
+            commands[argv[0]](SimpleNamespace(**configurator.parse(defaults, mine)), rest)
+            sys.stdout.flush()
+        except (OSError, MemoryError, RuntimeError) as error:
+            give_up(error)

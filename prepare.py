@@ -33,10 +33,10 @@ files = ""               # your own text, a pattern such as notes/**/*.txt
 retries = 4              # how often each address of a download is tried again
 data_dir = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")  # downloads: raw/
 
-FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (int, str))}
-
 # --------------------------------------------------------------------------------------------------
 # token files; read(split) gives (piece, 0 or, at a document's end, 1 + the number of its type)
+FLAGS = {k: v for k, v in globals().items() if k[0] != "_" and isinstance(v, (int, str))}
+
 def load_gpt2():
     """tiktoken's GPT-2 encoding; needs two files in its cache folder, or the network."""
     import tiktoken
@@ -499,8 +499,8 @@ def main(argv):
     """Read the name and the flags, check them, then list or make data sets."""
     if "--help" in argv or "-h" in argv:
         return print(__doc__ + configurator.read_section(__file__, "flags"))
-    name = argv[0] if argv and not argv[0].startswith("-") else ""
-    flags = configurator.parse(FLAGS, argv[bool(name):])
+    name = " ".join(arg for arg in argv if arg[:1] != "-" and "=" not in arg)
+    flags = configurator.parse(FLAGS, [arg for arg in argv if arg[:1] == "-" or "=" in arg])
     for flag, right in (("tokenizer", ("", "gpt2", "char", "byte")), ("retries", range(100)), (
             "difficulty", ("easy", "medium", "hard")), ("max_tokens", range(1, 10**15))):
         if flags[flag] not in right:

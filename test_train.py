@@ -460,7 +460,8 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, cont
     ("--seed=1 --dataset=y a.py b.py --beta1=0.3",
      {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
     ("FILE " + "(" * 9999, "line 1"), ("--out_dir=~/x", {"out_dir": os.path.expanduser("~/x")}),
-    ("FILE seed = 1\nn_knot = [", "line 2: only"), ("FILE seed = 1\n\nbeta1 = 'x'", "line 3: beta1"),
+    ("FILE seed = 1\nn_knot = [", "line 2: only"),
+    ("FILE seed = 1\n\nbeta1 = 'x'", "line 3: beta1"),
     ("--n_knt=3", "n_knot"), ("--seed=1.5", "whole"), ("--seed=x", "whole"), ("no.py", "no.py"),
     ("--beta1=fast", "number"), ("--beta1=nan", "number"), ("--resume=1", "True or False"),
     ("--resume", "--resume=VALUE"), ("seed=3", "--seed=3"), ("FILE seed += 1", "only lines"),
@@ -1320,9 +1321,18 @@ def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_
     for loss in (1.0, 2.0):
         write_run(tmp_path, "a", 0.001, 0, loss)
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
-    analyze.read_cells(SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu"))
+    flags = SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu")
+    analyze.read_cells(flags)
     error = capsys.readouterr().err
     assert "baseline=glu is no row, only gelu" in error
+    (write_run(tmp_path, "b", 0.001, 0, 9.0) / "result.json").unlink()     # unfinished, but first
+    write_run(tmp_path, "b", 0.001, 0, 3.0)
+    assert "gelu 1.000 3.000 2.000" in call(capsys, "matrix", tmp_path)
+    learned = make_source("a")
+    for sha256 in ("aa", "bb"):
+        write_run(tmp_path, "a", 0.001, 0, 1.0, learned | {"sha256": sha256})
+    analyze.read_cells(flags)
+    assert "seed, but other splines" in capsys.readouterr().err
     assert error.count("left out") == 1 and str(tmp_path / "1") in error.split()[0]
 
 def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsys):
@@ -1330,11 +1340,16 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
         call(capsys, "matrix", tmp_path)
     for name in ("flags.json", "result.json", "log.jsonl"):
         (write_run(tmp_path, name, 0.001, 0, 1.0) / name).write_text("{")
+    for row in ('{"val_loss": "x"}', "[]"):
+        (write_run(tmp_path, row, 0.001, 0, 1.0) / "log.jsonl").write_text(row)
+    write_json(write_run(tmp_path, "status", 0.001, 0, 1.0) / "result.json", status=3, last={})
+    write_json(write_run(tmp_path, "last", 0.001, 0, 1.0) / "result.json", last={"val_loss": "x"})
     write_run(tmp_path, "seed", 0.001, {}, 1.0)
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert errors == ["flags.json", "result.json", "log.jsonl", "flags.json"]
+    assert errors == ["flags.json", "result.json", "log.jsonl", "log.jsonl", "log.jsonl",
+                      "result.json", "result.json", "flags.json"]
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
 
 def make_splines(path, parts=("mlp", "attn"), n_row=2, **changes):

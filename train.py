@@ -20,6 +20,7 @@ A run leaves in out_dir: flags.json (settings, versions, data hashes), log.jsonl
 evaluation), result.json (at the end), splines.json (if it learned any), ckpt.pt (to resume).
 """
 import functools
+import glob
 import hashlib
 import json
 import math
@@ -472,8 +473,11 @@ def read_dataset(data_dir, dataset, block_size):
         meta = load_json(f"{folder}/meta.json")
         expected, vocab_size = check_meta(meta)
     except Exception as error:          # whatever a damaged file comes up with
-        raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); make it "
-                         f"with: {command} (and --files=... if it is your own text)") from None
+        there = glob.glob(f"{glob.escape(os.path.dirname(folder))}/*/meta.json")
+        there = sorted(os.path.basename(os.path.dirname(path)) for path in there)
+        raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); there are "
+                         f"{', '.join(there) or 'none'}; make it with: {command} (and --files=... "
+                         "if it is your own text)") from None
     data = SimpleNamespace(meta=meta, n_token={}, path={})
     for split in ("train", "val"):
         path = data.path[split] = f"{folder}/{split}.bin"
@@ -740,7 +744,8 @@ def load_checkpoint(path, device):
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise SystemExit(f"{path} is damaged ({type(error).__name__}): --overwrite=True") from None
+        raise SystemExit(f"{path} is damaged ({type(error).__name__}); train.py with "
+                         "--overwrite=True makes it anew") from None
 
 def read_csv_splines(path):
     """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
@@ -823,8 +828,8 @@ def check_flags(cfg):
         if type(value) in (int, float):
             may_be_0 = DEFAULTS.get(name) == 0 or name in (*FRACTIONS, "spline_init", "n_layer")
             largest = 1e30 if type(value) is float else 2**62   # larger ones do not fit a tensor
-            check(not 0 <= value < largest, name, f"0 or more, below {largest:.0e}")
-            check(value == 0 and not may_be_0, name, "above 0")
+            check(not 0 <= value < largest or value == 0 and not may_be_0, name,
+                  f"{'0 or more' if may_be_0 else 'above 0'}, below {largest:.0e}")
             check(value > 1 and name in FRACTIONS, name, "between 0 and 1")
     share, n_rank = cfg.lr_warmup_frac + cfg.lr_decay_frac, get_rank()[1]
     number = r"(\d+\.?\d*|\.\d+)(e[-+]?\d+)?"
@@ -969,6 +974,13 @@ def catch_signals():
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     return caught
+
+def give_up(error):
+    """Ends with one line where output, disk or memory has run out."""
+    if isinstance(error, RuntimeError) and "memory" not in str(error):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)            # a closed pipe would complain again
+    raise SystemExit(f"stopped: {str(error).splitlines()[0]}") from None
 
 def train(cfg, parent="out", caught=()):
     """One run of mode baseline, warmup or transfer, from flags to result.json; gives the result.
@@ -1169,7 +1181,4 @@ if __name__ == "__main__":
         try:
             compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
         except (OSError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)    # a closed pipe would complain again
-            raise SystemExit(f"stopped: {str(error).splitlines()[0]}") from None
+            give_up(error)
