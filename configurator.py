@@ -48,7 +48,7 @@ def read_config(path):
             flags.append((target.id, ast.literal_eval(assignment.value), line))
     except (SyntaxError, ValueError, AttributeError, MemoryError, RecursionError) as error:
         raise SystemExit(f"{path}, line {getattr(error, 'lineno', line)}: only lines like name = 3 "
-                         "or name = \"text\" may stand there") from None
+                         "or name = \"text\" may stand there, in UTF-8") from None
     return flags
 
 

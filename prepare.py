@@ -197,7 +197,7 @@ def find_fault(path, size, sha256, magic):
     """Why a file is not the data that it should be, or ""; of sha256 the beginning is enough."""
     with open(path, "rb") as file:
         start = file.read(64)
-    if not start.startswith(magic) or re.match(rb"\s*<(!doctype|html|\?xml|error)", start, re.I):
+    if not start.startswith(magic) or re.match(rb"\Z|\s*<(!doctype|html|\?xml|error)", start, re.I):
         return f"is not the data, it starts with {start[:24]}"
     if size and os.path.getsize(path) != size:
         return f"has {os.path.getsize(path):,} bytes, published are {size:,}"
@@ -245,7 +245,7 @@ def download(url, part, n_byte, retries):
                 elif status in (200, 206) and "html" not in kind:
                     fault, wait = save(answer, part, have if status == 206 else 0, n_byte), 0
                 else:                                   # 416: nothing comes after what is here
-                    return "" if status == 416 else fault
+                    return "" if status == 416 and have else fault
         except requests.RequestException as error:
             fault = type(error).__name__
         if not fault or attempt == retries:
@@ -489,7 +489,7 @@ def make(name, flags):
             os.rename(folder, temp + ".old")
         os.rename(temp, folder)
     except (OSError, KeyError, UnicodeDecodeError, tarfile.TarError) as error:
-        raise SystemExit(f"{name}: {error}") from error
+        raise SystemExit(f"{name}: {error} {getattr(error, 'object', '')[:80]}") from error
     finally:
         for path in glob.glob(glob.escape(folder) + ".*.tmp*"):     # also of a run that was killed
             if path.startswith(temp) or time.time() - os.path.getmtime(path) > 86400:

@@ -420,8 +420,9 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     run(tmp_path, overwrite=True)
     assert Path(cfg.out_dir, "result.json").read_bytes() != before
     ckpt, before = (path := Path(cfg.out_dir, "ckpt.pt")), path.read_bytes()
-    Path(cfg.out_dir, "flags.json").write_text("[]")
-    assert refuses("damaged", train.train, cfg) and ckpt.read_bytes() == before
+    for name, content in (("result.json", '{"status": 5}'), ("flags.json", "[]")):
+        Path(cfg.out_dir, name).write_text(content)
+        assert refuses("damaged", train.train, cfg) and ckpt.read_bytes() == before
     Path(cfg.out_dir, "flags.json").unlink()            # another program's folder
     assert refuses("ckpt.pt", train.train, cfg) and ckpt.read_bytes() == before
 
@@ -1135,6 +1136,7 @@ def test_math_questions_that_training_asks_are_left_out_of_validation(tmp_path):
 @pytest.mark.parametrize("status, headers, body, message", [
     (403, {}, b"<Error>AccessDenied</Error>", "403"), (404, {}, b"no", "404"),
     (200, {"Content-Type": "text/html"}, b"<p>virus scan", "html"), (200, {}, b"", "damaged"),
+    (200, {"Content-Length": 0}, b"", "not the data"),
     (200, {}, b"no zip", "not the data"), (200, {}, b"\n<!DOCTYPE html>", "not the data"),
     (302, {"Location": "/login"}, b"", "not the data"), (429, {"Retry-After": "0"}, b"", "429")])
 def test_a_failing_server_leaves_no_data_and_the_message_helps(
@@ -1150,7 +1152,7 @@ def test_a_failing_server_leaves_no_data_and_the_message_helps(
 def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
     body = b"plain text" * 9000
     answers = [(404, {}, b"", 0), (429, {"Retry-After": "1"}, b"", 0), (200, {}, body, 60000)]
-    answers += [(200, {}, body, None)] * 3 + [(200, {}, b"<html>", None)]
+    answers += [(200, {}, body, None)] * 3 + [(200, {}, b"<html>", None), (200, {}, b"", None)]
     with serve(lambda path, n: answers[n]) as (url, log):
         flags, first = {**prepare.FLAGS, "data_dir": str(tmp_path), "retries": 1}, time.time()
         with pytest.raises(SystemExit, match="cut after 60,000"):
@@ -1159,8 +1161,8 @@ def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
         right = {"size": 90000, "sha256": hashlib.sha256(body).hexdigest()}
         assert len({prepare.fetch(flags, f"{url}/a.txt", **right) for _ in range(2)}) == 1
         assert [row[1:] for row in log[2:]] == [(0, 60000), (60000, 30000)]
-        for wrong in {"size": 11}, {"sha256": "0" * 64}, {}:
-            with pytest.raises(SystemExit, match="published" if wrong else "not the data"):
+        for wrong in {"size": 11}, {"sha256": "0" * 64}, {}, {}:            # the last: 416
+            with pytest.raises(SystemExit, match="published" if wrong else "not the data|416"):
                 prepare.fetch(flags, f"{url}/b.txt", **wrong)
     assert list_all(tmp_path) == ["raw/a.txt"]
 

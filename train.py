@@ -900,7 +900,9 @@ def open_run(cfg, description):
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if there and not (result and result["status"]) and not cfg.resume:
+        if result and result["status"] not in ("finished", "failed"):
+            raise ValueError(f"{result_path} has status {result['status']}")
+        if there and not result and not cfg.resume:
             raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
                              "or --overwrite=True")
         for name in () if there else ("ckpt.pt", "log.jsonl", "result.json", "splines.json"):
@@ -920,7 +922,8 @@ def open_run(cfg, description):
         return result
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
-                         f"{type(error).__name__} {error}") from None
+                         f"{type(error).__name__} {error}; give another --out_dir or "
+                         "--overwrite=True") from None
 
 def make_model(m, config, splines, cfg):
     """Model m, its optimizer and its stream of draws: 0 for fresh models, which share none."""
