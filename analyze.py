@@ -506,6 +506,8 @@ class PlainGPT(nn.Module):
             nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C))]) for _ in range(config.n_layer))
         self.norm, self.head = nn.LayerNorm(C), nn.Linear(C, config.vocab_size, bias=False)
         self.head.weight = self.wte.weight
+        for weight in self.parameters():
+            weight.data.normal_(std=0.02) if weight.dim() > 1 else None
 
     def forward(self, idx):
         x = self.wte(idx) + self.wpe.weight[:idx.shape[1]]                          # (B, T, C)
