@@ -46,7 +46,7 @@ metric = ""             # matrix, curves: names in result.json's "last", "outsid
 by = "rows"             # matrix: rows | types
 baseline = "gelu"       # matrix, curves: the row that the others are held against
 weights = "last"        # basins, quantize: last | average (of runs that have it)
-png = ""                # splines: picture to write; "": none
+png = ""                # splines, quantize: picture to write; "": none
 sources = ""            # plan: data sets to learn splines on, comma between
 targets = ""            # plan: data sets to train on; matrix, curves: only these; "": all
 seeds = "0"             # plan: comma between
@@ -321,6 +321,16 @@ def get_gelu(x):
 def get_rms(y, visits):
     return np.average(y ** 2, weights=visits) ** 0.5
 
+def make_figure(png):
+    """An empty figure for a picture at that path, None if none is asked for."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SystemExit(f"png={png} needs matplotlib: pip install matplotlib") from None
+    if not os.path.isdir(folder := os.path.dirname(png) or "."):
+        raise SystemExit(f"png={png}: there is no folder {folder}")
+    return Figure(figsize=(11, 4.5), layout="constrained")
+
 def controls(flags, files):
     """Writes beside a learned file -gelu: GELU; -scaled: GELU with the learned RMS; -line: the
     least-squares line for attention; -scaled_line: both; -shuffled: the visited values shuffled.
@@ -353,6 +363,7 @@ def controls(flags, files):
 
 def splines(flags, files):
     """The learned functions as text, their numbers and distances, and a picture if asked."""
+    figure = flags.png and make_figure(flags.png)
     files = files or sorted(map(str, Path(flags.out_dir).rglob("splines.json")))
     if not files:
         raise SystemExit(f"{flags.out_dir} holds no splines.json yet")
@@ -377,19 +388,14 @@ def splines(flags, files):
             table.append([name, span, *map(show, (slope, rms, ratio, *distances))])
         print_table(table)
     print("- [i]: RMS distance, half over the activations of each")
-    if not flags.png:
+    if not figure:
         return
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SystemExit(f"png={flags.png} needs matplotlib: pip install matplotlib") from None
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
     for axis, part in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn):
         for name, x, y, w in drawn[part]:           # dots: visited
             axis.plot(x, y, ".-", markevery=np.flatnonzero(w).tolist(), label=name)
         axis.set_title(part)
         axis.legend()
-    figure.savefig(flags.png)
+    figure.savefig(flags.png, format="png")
 
 # --------------------------------------------------------------------------------------------------
 # basins and quantize
@@ -471,7 +477,9 @@ def quantize_model(model, n_bit, kind):
 
 def quantize(flags, given):
     """Loss at fewer bits, kurtosis and 4-bit SQNR of what every block puts out. [3]"""
-    cases, columns = list(itertools.product(("weights", "activations", "both"), (8, 6, 4))), []
+    kinds, bits, columns = ("weights", "activations", "both"), (8, 6, 4), []
+    cases, figure = list(itertools.product(kinds, bits)), flags.png and make_figure(flags.png)
+    axes = figure.subplots(1, len(kinds), sharey=True) if figure else ()
     for folder, model, data, cfg in load_runs(flags, given):
         losses = [evaluate(quantize_model(model, n_bit, kind), data, cfg)["val_loss"]
                   for kind, n_bit in cases]
@@ -481,6 +489,10 @@ def quantize(flags, given):
                 (get_kurtosis(outputs[0]), get_sqnr(outputs[0]))))
         losses.insert(0, evaluate(model, data, cfg)["val_loss"])
         layers = np.reshape(found, (-1, len(model.blocks), 2)).mean(0)              # (layers, 2)
+        for axis, kind, mine in zip(axes, kinds, np.reshape(losses[1:], (len(kinds), -1))):
+            axis.plot(["full", *map(str, bits)], [losses[0], *mine], "o-", label=folder)
+            axis.set(title=f"{kind} quantized", xlabel="bits", ylabel="validation loss, nats")
+            axis.label_outer()
         columns.append([wrap([folder], 30), *(f"{loss:.4f}" for loss in losses),
                         *(f"{kurtosis:.2f}, {sqnr:.1f} dB" for kurtosis, sqnr in layers)])
     names = ["", "full precision", *(f"{kind}, {n_bit} bits" for kind, n_bit in cases)]
@@ -488,6 +500,9 @@ def quantize(flags, given):
     print_table(list(itertools.zip_longest(names, *columns, fillvalue="-")))
     print("loss with inputs, weights of linear layers in blocks rounded (symmetric, per tensor,\n"
           "absolute maximum); blocks: excess kurtosis and 4-bit SQNR of outputs, mean over batches")
+    if figure:
+        axes[0].legend()
+        figure.savefig(flags.png, format="png")
 
 # --------------------------------------------------------------------------------------------------
 # speed

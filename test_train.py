@@ -45,6 +45,7 @@ torch.set_num_threads(1)    # tiny tensors: more threads only wait for each othe
 os.environ["OMP_NUM_THREADS"] = "1"     # and in started processes: equal to the bit
 META = {"vocab_size": 9, "end_mark": 8, "bytes_per_token": [1, 2, 3, 1, 1, 1, 1, 1, 0]}
 MUON = "muon" if hasattr(torch.optim, "Muon") else "adamw"      # an old torch has none
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None      # an optional package
 CURVE = [1 / 3, 2 / 3, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]     # of ten iterations, ramp 0.2
 IDS = np.random.default_rng(0).integers(0, 9, 300)
 
@@ -1396,14 +1397,15 @@ def test_splines_prints_slope_scale_and_distances_and_draws(tmp_path, capsys):
     line = np.arange(-6.0, 8, 2)
     make_splines(tmp_path / "1.json", n_row=1, mlp=[line.tolist()])
     make_splines(tmp_path / "2.json", n_row=1, mlp=[(line + 0.5).tolist()], control="x")
-    files, png = [tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "s.png"
-    drawn = importlib.util.find_spec("matplotlib") is not None      # an optional package
-    lines = call(capsys, "splines", tmp_path, *files, png=str(png) if drawn else "")
+    files, png = [tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "picture"
+    lines = call(capsys, "splines", tmp_path, *files, png=str(png) if HAS_MATPLOTLIB else "")
     rms = math.sqrt((1.5 * 4 + 0 + 2 * 4 + 3 * 16) / 10.5)      # values 2x over the visits
     row = next(line.split() for line in lines if line.startswith("[1] a 4/7 in -1.0..2.0 2.000"))
     assert row[6] == f"{rms:.3f}" and row[-2:] == ["0.000", "0.500"]
-    if drawn:
+    if HAS_MATPLOTLIB:
         assert png.read_bytes().startswith(b"\x89PNG")
+        with pytest.raises(SystemExit, match="there is no folder"):
+            call(capsys, "splines", tmp_path, *files, png=str(tmp_path / "none" / "s.png"))
 
 def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_path, capsys):
     write_run(tmp_path, "q r", 0.001, 0, 1.0)           # another size, another experiment
@@ -1513,7 +1515,10 @@ def test_quantize_rounds_weights_and_inputs_of_the_linear_layers_of_the_blocks(t
     linear, x = model.blocks[0].mlp.c_fc, torch.randn(3, 8)
     by_hand = analyze.quantize_tensor(x, 4) @ analyze.quantize_tensor(linear.weight, 4).T
     assert torch.allclose(both.blocks[0].mlp.c_fc(x), by_hand)
-    lines = call(capsys, "quantize", tmp_path, tmp_path / "a")
+    png = tmp_path / "loss.png"
+    drawn = {"png": str(png)} if HAS_MATPLOTLIB else {}
+    lines = call(capsys, "quantize", tmp_path, tmp_path / "a", **drawn)
+    assert png.exists() == HAS_MATPLOTLIB
     assert f"full precision {train.evaluate(model, data, cfg)['val_loss']:.4f}" in lines
     assert f"both, 4 bits {train.evaluate(both, data, cfg)['val_loss']:.4f}" in lines
     tokens = torch.tensor(np.fromfile(data.path["val"], "<u2").astype(int))
