@@ -416,6 +416,8 @@ def load_runs(flags, given):
             if not os.path.exists(path := os.path.join(folder, "ckpt.pt")):
                 raise OSError(f"no {path}")
             saved = load_checkpoint(path, cfg.device)
+            if saved["it"] < cfg.max_iters:
+                print(f"{folder}: unfinished, iteration {saved['it']} of {cfg.max_iters}")
             model = AveragedModel(GPT(config, make_splines(config)).to(cfg.device))
             average = saved["average"] if flags.weights == "average" else None
             if flags.weights == "average" and not average:

@@ -421,7 +421,8 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     run(tmp_path, overwrite=True)
     assert Path(cfg.out_dir, "result.json").read_bytes() != before
     ckpt, before = (path := Path(cfg.out_dir, "ckpt.pt")), path.read_bytes()
-    for name, content in (("result.json", '{"status": 5}'), ("flags.json", "[]")):
+    for name, content in (("result.json", '{"status": 5}'), ("result.json", "[]"),
+                          ("flags.json", "[]")):
         Path(cfg.out_dir, name).write_text(content)
         assert refuses("damaged", train.train, cfg) and ckpt.read_bytes() == before
     Path(cfg.out_dir, "flags.json").unlink()            # another program's folder
@@ -439,7 +440,8 @@ BAD += [("", *row) for row in (
     ("train.bin", bytes(599), "train.bin"), ("train.bin", bytes(598) + b"\t\0", "vocab"),
     ("train.bin", bytes(600), "sha256"),
     ("val.bin", b"\t\0" * 200, "vocab"), ("val.bin", bytes(401), "val.bin"),
-    ("meta.json", b"", "prepare.py"), ("meta.json", b"{}", "meta"), ("meta.json", b"[]", "meta"))]
+    ("meta.json", b"", "prepare.py"), ("meta.json", b"{}", "meta"), ("meta.json", b"[]", "meta"),
+    ("meta.json", {"tokenizer": 5}, "meta"), ("meta.json", {"end_mark": 9}, "meta"))]
 BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
     ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
     ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
@@ -447,10 +449,10 @@ BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content,
 
 @pytest.mark.parametrize("flags, name, content, words", BAD)
 def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, content, words):
-    write_data(tmp_path)
+    write_data(tmp_path, **content if name == "meta.json" and type(content) is dict else {})
     if name == "s.json":
         flags = f"splines={write_splines(tmp_path, **content)} {flags}"
-    elif name:
+    elif type(content) is bytes and name:
         Path(tmp_path, "data", "tiny", name).write_bytes(content)
     cfg = configurator.parse(vars(make_cfg(tmp_path)), [f"--{flag}" for flag in flags.split()])
     assert refuses(words, train.train, SimpleNamespace(**cfg))
@@ -1517,7 +1519,8 @@ def test_quantize_rounds_weights_and_inputs_of_the_linear_layers_of_the_blocks(t
     assert torch.allclose(both.blocks[0].mlp.c_fc(x), by_hand)
     png = tmp_path / "loss.png"
     drawn = {"png": str(png)} if HAS_MATPLOTLIB else {}
-    lines = call(capsys, "quantize", tmp_path, tmp_path / "a", **drawn)
+    lines = call(capsys, "quantize", tmp_path, tmp_path / "a", "--max_iters=8", **drawn)
+    assert f"{tmp_path / 'a'}: unfinished, iteration 4 of 8" in lines
     assert png.exists() == HAS_MATPLOTLIB
     assert f"full precision {train.evaluate(model, data, cfg)['val_loss']:.4f}" in lines
     assert f"both, 4 bits {train.evaluate(both, data, cfg)['val_loss']:.4f}" in lines

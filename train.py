@@ -505,8 +505,9 @@ def check_meta(meta):
     n_token, mark, sizes = meta["n_token"], meta["end_mark"], meta["bytes_per_token"]
     pairs = np.array(meta.get("val_pairs", [[0, 0, n_token["val"]]]))
     numbers = [meta["vocab_size"], mark or 0, n_token["train"], *sizes, *pairs.flatten().tolist()]
-    named = {"tokenizer", "fingerprint"} <= meta.keys() and {*meta["sha256"]} == {"train", "val"}
-    if not (named and all(type(x) is int and x >= 0 for x in numbers)
+    texts = [meta["tokenizer"], meta["fingerprint"], *meta["sha256"].values()]
+    if not (all(type(x) is str for x in texts) and {*meta["sha256"]} == {"train", "val"}
+            and all(type(x) is int and x >= 0 for x in numbers)
             and (mark or 0) < len(sizes) == meta["vocab_size"]
             and pairs[:, 1:].sum() == n_token["val"]
             and pairs[:, 0].max() < len(meta.get("types", [""]))):
@@ -892,7 +893,8 @@ def open_run(cfg, description):
         os.makedirs(cfg.out_dir, exist_ok=True)
         there = os.path.exists(flags_path) and not cfg.overwrite
         old = load_json(flags_path) if there else description
-        result = load_json(result_path) if there and os.path.exists(result_path) else None
+        done = there and os.path.exists(result_path)
+        result = load_json(result_path) if done else None
         before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
                        for run in (old, description))
         changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
@@ -900,7 +902,7 @@ def open_run(cfg, description):
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if result and result["status"] not in ("finished", "failed"):
+        if done and result["status"] not in ("finished", "failed"):
             raise ValueError(f"{result_path} has status {result['status']}")
         if there and not result and not cfg.resume:
             raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
