@@ -118,6 +118,12 @@ def read_cells(flags):
                       f" cell, rate and seed{other}", file=sys.stderr)
     if not groups:
         raise SystemExit(f"{flags.out_dir} holds no baseline or transfer run yet")
+    found = [run for group in groups.values() for cell in group.values() for run in cell.values()]
+    for name in split(flags.metric):
+        values = [get_metric(run, name) for run in found if run["status"] == "finished"]
+        if values and values.count(None) == len(values):
+            known = dict.fromkeys(key for run in found for key in run["last"])
+            raise SystemExit(f"metric={name} is in no result; there are {', '.join(known)}")
     names = {row[1] for cells in groups.values() for row, _ in cells}
     if flags.baseline not in names:
         print(f"baseline={flags.baseline} is no row, only {', '.join(names)}", file=sys.stderr)
@@ -424,7 +430,8 @@ def load_runs(flags, given):
                 raise ValueError("it has no averaged weights")
             (model if average else model.module).load_state_dict(average or saved["models"][0][0])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r}") from None
+            raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r:.160}"
+                             ) from None
         yield folder, model.module, data, cfg
 
 @torch.no_grad()
@@ -629,6 +636,9 @@ def plan(flags, passed):
             path = learned.get((name, seed), "") + f"{control and '-'}{control}.json"
             if not os.path.exists(path):
                 n_waiting += 1
+                if (name, seed) in learned:
+                    print(f"{path} is missing; analyze.py controls {learned[name, seed]}.json makes"
+                          " gelu, scaled, line, scaled_line, shuffled", file=sys.stderr)
                 continue
             args, origin = [*args, f"--splines={path}"], load_splines(path)
             args += ["--parts=mlp", "--attn_act=none"] * (control == "gelu")

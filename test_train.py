@@ -1357,6 +1357,8 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
     assert errors == ["flags.json", "result.json", "log.jsonl", "log.jsonl", "log.jsonl",
                       "result.json", "result.json", "flags.json"]
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
+    with pytest.raises(SystemExit, match="metric=los is in no result; there are val_loss"):
+        call(capsys, "matrix", tmp_path, metric="val_loss,los")
 
 def make_splines(path, parts=("mlp", "attn"), n_row=2, **changes):
     values = {part: np.random.default_rng(1).normal(size=(n_row, 7)).tolist() for part in parts}
@@ -1443,6 +1445,10 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
     lines = call(capsys, "plan", tmp_path, "--n_layer=2", "--warmup_scramble=True",
                  sources="p:gelu", targets="q r", seeds="0,0", rates="1e-3,1e-3")
     assert len(lines) == 2 and "--parts=mlp --attn_act=none" in lines[0]        # nothing twice
+    analyze.plan(SimpleNamespace(**vars(analyze) | {
+        "out_dir": str(tmp_path), "sources": "p:typo", "targets": "q r", "seeds": "0",
+        "rates": "1e-3"}), ["--n_layer=2", "--warmup_scramble=True"])
+    assert "splines-typo.json is missing" in capsys.readouterr().err
 
 def make_run(folder, dataset="toy", **changes):
     """A tiny model trained for two iterations on made-up tokens; gives its recorded loss."""
