@@ -702,6 +702,18 @@ def test_two_processes_learn_what_one_learns(tmp_path, flags):
         assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
 
 @slow
+def test_two_processes_print_one_comparison_and_refuse_one_model(tmp_path):
+    write_data(tmp_path)
+    together = "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"
+    flags = {"mode": "compare", "n_models": 2, "compare_rates": "1e-3", "batch_size": 2}
+    process = launch(make_cfg(tmp_path, **flags), *together)
+    text, error = process.communicate()
+    assert process.returncode == 0 and text.count("won by") == 1 and "failed" not in text, error
+    process = launch(make_cfg(tmp_path, mode="warmup", n_models=1), *together)
+    _, error = process.communicate()
+    assert process.returncode and "n_models=1 should be at least the 2 processes" in error
+
+@slow
 def test_compiled_runs_equal_eager_ones_at_all_knots_and_over_50_iterations(tmp_path, monkeypatch):
     if not train.has_compiler():
         pytest.skip("no compiler")

@@ -859,6 +859,7 @@ def check_flags(cfg):
           f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}")
     if cfg.mode == "warmup":
         check(cfg.average_checkpoints, "average_checkpoints", "False in mode warmup")
+        check(cfg.n_models < n_rank, "n_models", f"at least the {n_rank} processes")
     else:
         check(cfg.batch_size % n_rank, "batch_size", f"a multiple of the {n_rank} processes")
 
@@ -1151,7 +1152,8 @@ def compare(cfg, caught=()):
     for rate in rates:
         table["baseline"] += [run(mode="baseline", learning_rate=float(rate))]
         table["own splines"] += [run(mode="transfer", splines=splines, learning_rate=float(rate))]
-    print_comparison(table, rates)
+    if get_rank()[0] == 0:
+        print_comparison(table, rates)
 
 def print_comparison(table, rates):
     """Final loss of each side at each rate: * marks its best, which lies inside or at the edge."""
