@@ -709,9 +709,11 @@ def test_two_processes_print_one_comparison_and_refuse_one_model(tmp_path):
     process = launch(make_cfg(tmp_path, **flags), *together)
     text, error = process.communicate()
     assert process.returncode == 0 and text.count("won by") == 1 and "failed" not in text, error
-    process = launch(make_cfg(tmp_path, mode="warmup", n_models=1), *together)
-    _, error = process.communicate()
-    assert process.returncode and "n_models=1 should be at least the 2 processes" in error
+    for flags, words in (({"mode": "warmup", "n_models": 1}, "at least the 2 processes"),
+                         ({"out_dir": __file__, "batch_size": 2}, "cannot be written")):
+        process = launch(make_cfg(tmp_path, **flags), *together)
+        _, error = process.communicate()
+        assert process.returncode and words in error and "train.py\", line" not in error
 
 @slow
 def test_compiled_runs_equal_eager_ones_at_all_knots_and_over_50_iterations(tmp_path, monkeypatch):

@@ -982,8 +982,8 @@ def catch_signals():
     return caught
 
 def give_up(error):
-    """Ends with one line where output, disk or memory has run out."""
-    if isinstance(error, RuntimeError) and "memory" not in str(error):
+    """Ends with one line where output, disk or memory has run out, or another process has ended."""
+    if isinstance(error, RuntimeError) and not re.search("memory|by peer", str(error)):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)            # a closed pipe would complain again
     raise SystemExit(f"stopped: {str(error).splitlines()[0]}") from None
