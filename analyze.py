@@ -34,8 +34,8 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 import configurator
-from train import (BOOKKEEPING, DEFAULTS, GPT, Spline, add_spline_gradients, check_flags, evaluate,
-    get_acts, give_up, load_checkpoint, load_json, load_splines, make_config, make_model,
+from train import (BOOKKEEPING, DEFAULTS, GPT, HERE, Spline, add_spline_gradients, check_flags,
+    evaluate, get_acts, give_up, load_checkpoint, load_json, load_splines, make_config, make_model,
     make_optimizers, make_splines, name_run, read_dataset, save_json, step_splines, update_model)
 
 # --------------------------------------------------------------------------------------------------
@@ -60,6 +60,10 @@ SPLINE_FLAGS = {"mlp_act", "attn_act", "parts", "n_knot", "spline_range", "splin
                 "share_layers", "stagger", "spline_lr", "spline_data"}  # idle in plain baselines
 HIGHER_IS_BETTER = ("accuracy", "exact_match")
 
+def get_mark(data):
+    """Of the sha256 of a data set's files: two of the same name are two columns."""
+    return f"#{str(data.get('train'))[:4]}{str(data.get('val'))[:2]}"
+
 def place_run(flags, source, data):
     """(settings as JSON, row, column): runs share a cell only where all three are equal.
 
@@ -71,14 +75,14 @@ def place_run(flags, source, data):
     learned = flags if "spline" in name and source is None else {}
     if source is not None:
         learned, order = source["flags"] or {}, 3 if source["control"] else 1
-        marks = [source["tokenizer"], source["control"], name != "spline+spline" and name,
+        marks = [source["tokenizer"], source.get("data") and get_mark(source["data"]),
+                 source["control"], name != "spline+spline" and name,
                  f"at {learned['learning_rate']:g}" if learned else f"#{source['sha256'][:6]}"]
         name = source["dataset"] or "file"
     marks += [f"{k}={v}" for k, v in learned.items() if v != usual.get(k) and k not in NOT_SETTINGS]
     marks = " ".join(filter(None, marks)).replace("scramble=True", "scrambled")
     row = (2 if order == 1 and "scrambled" in marks else order, name.removesuffix("+none"), marks)
-    column = f"{flags['dataset']} #{str(data.get('train'))[:4]}{str(data.get('val'))[:2]}"
-    return json.dumps(settings, sort_keys=True), row, column
+    return json.dumps(settings, sort_keys=True), row, f"{flags['dataset']} {get_mark(data)}"
 
 def sum_numbers(row):
     """Of a dict and those in it; an exception if anything else is there."""
@@ -229,8 +233,11 @@ def matrix(flags, files):
         best = print_matrix(cells, rows, columns, flags.metric)
         if rows and rows[0][0] == 0 and flags.by == "rows":
             print(f"\nall rows at the best learning rate of {rows[0][1]}")
-            equal = {(row, c): {key: run for key, run in cell.items()
-                     if key[0] == best[rows[0], c]["rate"]} for (row, c), cell in cells.items()}
+            equal = {}
+            for (row, c), cell in cells.items():
+                cell = {key: run for key, run in cell.items() if key[0] == best[rows[0], c]["rate"]}
+                others = {key: cell[key] for key in cell if key[1] != best[rows[0], c]["judge"]}
+                equal[row, c] = others or cell
             print_matrix(equal, rows, columns, flags.metric)
         judges = {cell["judge"] for cell in best.values()} - {None}
         print(f"+- standard error over n seeds; rate/best of how many, < > at the edge; seed "
@@ -611,6 +618,18 @@ def speed(flags, given):
             [name, f"{1e3 * seconds:.1f}", f"{seconds / times['GELU']:.2f}", f"{n / seconds:,.0f}"]
             for name, seconds in times.items())])
 
+def is_stale(run, data_dir):
+    """Whether the data set of that name in data_dir is another one than the run was made on."""
+    try:
+        folder = os.path.join(data_dir, run["flags"]["dataset"])
+        now = load_json(f"{folder}/meta.json")
+        stale = any(now["sha256"][split] != run["data"].get(split) for split in ("train", "val"))
+    except (OSError, ValueError, KeyError, TypeError):      # not there; train.py will tell
+        return False
+    if stale:
+        print(f"{run['dir']} is left out: {folder} was made anew since", file=sys.stderr)
+    return stale
+
 def plan(flags, passed):
     """Prints train.py commands without result (failed is one) but with inputs; warm-ups first."""
     sources, targets, seeds, rates = (list(dict.fromkeys(split(getattr(flags, name)))) for name in
@@ -619,11 +638,13 @@ def plan(flags, passed):
         raise SystemExit("plan needs --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3")
     def get_key(flags, place):
         return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
-    runs = {get_key(run["flags"], run["place"]): run for run in sorted(
-        read_runs(flags.out_dir), key=lambda run: run["status"] == "finished")}     # that one wins
     learned, n_missing, n_waiting = {}, 0, 0
     script = os.path.relpath(Path(__file__).with_name("train.py"))
     both = [arg for arg in passed if not arg.startswith("--warmup_")]
+    data_dir = configurator.parse(DEFAULTS, both)["data_dir"] or f"{HERE}/data"
+    runs = {get_key(run["flags"], run["place"]): run for run in sorted(
+        read_runs(flags.out_dir), key=lambda run: run["status"] == "finished")      # that one wins
+        if not is_stale(run, data_dir)}
     warmup = both + [f"--{arg[9:]}" for arg in passed if arg.startswith("--warmup_")]
     names = dict.fromkeys(source.partition(":")[0] for source in sources)
     for mode, dataset, seed, rate, source in itertools.chain(itertools.product(["warmup"], names,

@@ -435,7 +435,8 @@ BAD = [(flags, "", b"", flags.split("=")[0]) for flags in (
     "dataset=", "device=cpu:x", "spline_init=1e300", "compare_rates=1e-3,1e400",
     "overwrite=True resume=True", "compare_rates=fast",
     "compare_rates=0,1e-3", "compare_rates=e-3", "block_size=250",
-    "out_dir=/dev/null/x", "spline_data=held_out block_size=160")]
+    "out_dir=/dev/null/x", "spline_data=held_out mode=warmup block_size=160",
+    "spline_data=held_out")]
 BAD += [("", *row) for row in (
     ("train.bin", bytes(599), "train.bin"), ("train.bin", bytes(598) + b"\t\0", "vocab"),
     ("train.bin", bytes(600), "sha256"),
@@ -524,10 +525,12 @@ def test_scramble_permutes_all_but_the_end_marks_of_a_window(tmp_path, mark):
         assert mark is None or torch.equal(a == mark, b == mark)
     assert data.path["train"].read_bytes() == IDS.astype("<u2").tobytes()
 
-def test_averaged_weights_are_the_mean_of_the_snapshots(tmp_path):
+def test_averaged_weights_are_the_mean_of_the_snapshots(tmp_path, capsys):
     data, (model, _) = write_data(tmp_path), make_model(make_cfg())
     flags = {"average_checkpoints": True, "lr_schedule": "constant", "average_interval": 2}
     runs = [run(tmp_path, str(it), it, max_iters=8, **flags) for it in (4, 6, 8)]
+    assert f"averaged {read(runs[2][0], 'log.jsonl')[-1]['averaged']['val_loss']:.3f}" in (
+        capsys.readouterr().out)
     average = runs[2][2]["average"]
     mean = {name: sum(weights[name] for _, (weights,), _ in runs) / 3 for name in runs[0][1][0]}
     assert all(torch.allclose(average[f"module.{name}"], mean[name], atol=1e-6) for name in mean)
@@ -612,6 +615,14 @@ def test_functions_of_single_layers_arrive_each_in_its_own(tmp_path):
         values = [getattr(block, kind).act.values for block in model.blocks]
         assert torch.equal(torch.stack(values), rows[kind])
 
+def test_spread_is_that_of_the_models_which_have_trained(tmp_path, capsys):
+    write_data(tmp_path)                # models start at 0, 2, 4 and have no loss there yet
+    cfg, _, _ = run(tmp_path, mode="warmup", n_models=3, max_iters=6, eval_interval=2,
+                    log_interval=1000)
+    spread = [row.get("spread", 0) for row in read(cfg, "log.jsonl")]
+    assert spread[:2] == [0, 0] and all(0 < value < 0.1 for value in spread[2:])
+    assert f"spread {spread[-1]:.3f}" in capsys.readouterr().out
+
 def test_help_is_the_flags_section_with_every_flag_and_nothing_more():
     lines = configurator.read_section(train.__file__, "flags").splitlines()
     found = [line.split(" = ")[0] for line in lines if " = " in line and line[0] != "#"]
@@ -639,6 +650,13 @@ def test_every_config_and_training_command_of_the_readme_runs_in_small(tmp_path,
         "n_models": min(2, flags["n_models"])})
     assert (train.compare if cfg.mode == "compare" else train.train)(cfg) is None or read(
         cfg, "result.json")[0]["status"] == "finished"
+
+def test_readme_counts_the_lines_of_every_file():
+    here = Path(train.__file__).parent
+    text = (here / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+\.py)` \| (\d+) \|", text, re.M)
+    assert len(rows) == 5 and all(
+        len((here / name).read_text("utf-8").splitlines()) == int(count) for name, count in rows)
 
 def launch(cfg, *before):
     argv = [f"--{name}={value}" for name, value in vars(cfg).items()]
@@ -682,10 +700,13 @@ def test_output_or_memory_that_runs_out_is_told_in_one_line(tmp_path, flags, ful
 @slow
 def test_compare_prints_a_table_even_if_a_rate_fails_and_trains_nothing_twice(tmp_path):
     write_data(tmp_path)
-    cfg = make_cfg(tmp_path, mode="compare", compare_rates=f"1e-3,1e-2,{10**29}")
+    cfg = make_cfg(tmp_path, mode="compare", compare_rates=f"1e-3,1e-2,{10**29}",
+                   spline_data="held_out")
     (out, error), (again, _) = (launch(cfg).communicate() for _ in range(2))
     assert "Traceback" not in error and "failed" in out and "won by" in out.splitlines()[-1]
     assert again.splitlines()[-4:] == out.splitlines()[-4:] and "ms/iter" not in again
+    flags = [json.loads(path.read_text())["flags"] for path in tmp_path.rglob("flags.json")]
+    assert all((mine["spline_data"] == "held_out") == (mine["mode"] == "warmup") for mine in flags)
 
 @slow
 @pytest.mark.parametrize("flags", [{"batch_size": 4, "average_checkpoints": True, "n_layer": 1},
@@ -1276,8 +1297,8 @@ def test_matrix_of_hand_made_results_prints_the_hand_computed_table(tmp_path, ca
         "p_char 1.400 failed 1/1 -", "char at 0.001 0.001/2< n=1 0.002/2> n=1",
         "q - 7.000 -", "gpt2 at 0.001 0.001 n=1", "n_models=5", "q - 2.500 -",
         "gpt2 at 0.001 0.001 n=1", "scrambled unseen 25%", "mean of sources - - -"]
-    assert "gelu 1.800+-0.058 3.000 2.400" in lines     # equal rate: seed 0 counts as well
-    assert "p_char 1.450+-0.150 failed 1/1 -" in lines  # p_char at 0.002, q at 0.001
+    assert lines.count("gelu 1.800+-0.100 3.000 2.400") == 2    # equal rate: no judge there either
+    assert "p_char 1.300 failed 1/1 -" in lines         # p_char at 0.002 on seed 1, q at 0.001
     assert [line.split()[-1] for line in lines if "n_layer=" in line] == ["n_layer=4", "n_layer=2"]
     assert "gelu 9.000 9.000" in lines and sum("9.000" in line for line in lines) == 2
 
@@ -1341,7 +1362,7 @@ def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_
     for loss in (1.0, 2.0):
         write_run(tmp_path, "a", 0.001, 0, loss)
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
-    flags = SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu")
+    flags = SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu", metric="")
     analyze.read_cells(flags)
     error = capsys.readouterr().err
     assert "baseline=glu is no row, only gelu" in error
@@ -1353,6 +1374,9 @@ def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_
         write_run(tmp_path, "a", 0.001, 0, 1.0, learned | {"sha256": sha256})
     analyze.read_cells(flags)
     assert "seed, but other splines" in capsys.readouterr().err
+    write_run(tmp_path, "a", 0.001, 0, 7.0, learned | {"data": {"train": "other", "val": "data"}})
+    assert {"a 7.000 - -", "char #otheda at"} <= {      # learned on other data: another row
+        line.replace(" 0.001 n=1", "") for line in call(capsys, "matrix", tmp_path)}
     assert error.count("left out") == 1 and str(tmp_path / "1") in error.split()[0]
 
 def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsys):
@@ -1463,6 +1487,13 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
         "out_dir": str(tmp_path), "sources": "p:typo", "targets": "q r", "seeds": "0",
         "rates": "1e-3"}), ["--n_layer=2", "--warmup_scramble=True"])
     assert "splines-typo.json is missing" in capsys.readouterr().err
+    (place := tmp_path / "data" / "p").mkdir(parents=True)
+    write_json(place / "meta.json", sha256={"train": "other", "val": "other"})
+    analyze.plan(SimpleNamespace(**vars(analyze) | {
+        "out_dir": str(tmp_path), "sources": "p", "targets": "q r", "seeds": "0", "rates": "1e-3"}),
+        ["--n_layer=2", "--warmup_scramble=True", f"--data_dir={tmp_path / 'data'}"])
+    out, error = capsys.readouterr()
+    assert "--mode=warmup" in out and "was made anew since" in error
 
 def make_run(folder, dataset="toy", **changes):
     """A tiny model trained for two iterations on made-up tokens; gives its recorded loss."""

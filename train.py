@@ -255,6 +255,8 @@ def make_act(act, splines, row):
             "linear": lambda x: x, "none": None}[act]
 
 class Attention(nn.Module):
+    """Causal attention with rotary positions, normed q and k, value residual, a nonlinearity."""
+
     def __init__(self, config, layer, act):
         super().__init__()
         self.temperature = config.attn_temperature + config.attn_temperature_depth * layer
@@ -291,6 +293,8 @@ def rotate(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 class MLP(nn.Module):
+    """C -> 4C -> nonlinearity -> C of every token."""
+
     def __init__(self, config, act):
         super().__init__()
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
@@ -301,6 +305,8 @@ class MLP(nn.Module):
         return self.c_proj(self.act(self.c_fc(x)))
 
 class Block(nn.Module):
+    """Attention and MLP, each of its normed input and added to it unless residual is False."""
+
     def __init__(self, config, layer, splines):
         super().__init__()
         row = get_row(layer, config)
@@ -462,8 +468,8 @@ def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
     base, _, tokenizer = name.rpartition("_")
-    command = (f"python prepare.py {base} --tokenizer={tokenizer}" if tokenizer in ("char", "byte")
-               else f"python prepare.py {name}")
+    named = tokenizer in ("char", "byte", "gpt2")
+    command = f"python prepare.py {f'{base} --tokenizer={tokenizer}' if named else name}"
     built_in = name in ("arithmetic", "code", "prose")
     if built_in and not os.path.exists(os.path.join(data_dir, name)) and get_rank()[0] == 0:
         subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
@@ -609,7 +615,7 @@ def update_model(run, values, it, position, data, cfg, rank=0, n_rank=1):
     with autocast(cfg):
         if apart:
             batch = get_batch(data, *which, held_out=True)
-            compute_loss(run.model, *batch).backward(inputs=values)
+            (compute_loss(run.model, *batch) / n_rank).backward(inputs=values)
         loss = compute_loss(run.model, *get_batch(data, *which)) / n_rank
     loss.backward(inputs=weights if apart else [*weights, *values])
     loss = loss.detach()
@@ -790,7 +796,8 @@ def describe_splines(splines, visits, cfg, data, model_iters):
             **{kind: [spline.values.tolist() for spline in mine] for kind, mine in splines.items()},
             "visits": {kind: n[:, :-1].tolist() for kind, n in visits.items()},
             **get_coverage(visits, None), "dataset": cfg.dataset, "seed": cfg.seed, "control": None,
-            "tokenizer": data.meta["tokenizer"], "flags": vars(cfg), "model_iters": model_iters}
+            "tokenizer": data.meta["tokenizer"], "data": data.meta["sha256"], "flags": vars(cfg),
+            "model_iters": model_iters}
 
 def place_splines(splines, source, cfg):
     """Copies loaded values to their places and freezes them; SystemExit if they do not fit."""
@@ -857,6 +864,8 @@ def check_flags(cfg):
     check(cfg.attention == "flex" and cfg.device[:4] != "cuda", "attention", "sdpa except on cuda")
     check(cfg.optimizer == "muon" and not hasattr(torch.optim, "Muon"), "optimizer",
           f"adamw: muon needs torch 2.9 or newer, this is {torch.__version__}")
+    fixed = cfg.mode == "transfer" or cfg.mode == "baseline" and "spline" not in get_acts(cfg)
+    check(fixed and cfg.spline_data != "train", "spline_data", "train where no spline is learned")
     if cfg.mode == "warmup":
         check(cfg.average_checkpoints, "average_checkpoints", "False in mode warmup")
         check(cfg.n_models < n_rank, "n_models", f"at least the {n_rank} processes")
@@ -865,7 +874,7 @@ def check_flags(cfg):
 
 def describe_run(cfg, data, source):
     """The content of flags.json: everything that the run depends on."""
-    about = ("dataset", "tokenizer", "seed", "control", "flags", "sha256", "model_iters")
+    about = ("dataset", "tokenizer", "data", "seed", "control", "flags", "sha256", "model_iters")
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, text=True,
                          capture_output=True) if shutil.which("git") else None
     versions = {"python": sys.version.split()[0], "torch": str(torch.__version__),
@@ -945,6 +954,8 @@ def report(row, cfg):
                    (row["time_s"], pace * (cfg.max_iters - row["iter"])))
     losses = "".join(f" | {key.split('_')[0]} {row[key]:.3f}" for key in
                      ("train_loss", "val_loss", "answer_loss", "exact_match") if key in row)
+    losses += f" | averaged {row['averaged']['val_loss']:.3f}" if "averaged" in row else ""
+    losses += f" | spread {row['spread']:.3f}" if row.get("spread") else ""
     knots = "".join(f" | {kind} knots {n}" for kind, n in row.get("visited", {}).items())
     speed = (f" | {1e3 * pace:.0f} ms/iter | {row['tokens'] / row['time_s']:.0f} tok/s | {spent}, "
              f"{left} left") if row["iter"] and row["time_s"] else ""
@@ -1015,7 +1026,7 @@ def train(cfg, parent="out", caught=()):
                            "--out_dir or --overwrite=True")
         print(f"{cfg.out_dir}: finished already")
         return result[0]
-    warmup, N = cfg.mode == "warmup", cfg.max_iters
+    warmup, max_iters = cfg.mode == "warmup", cfg.max_iters
     n_models, dealt, split = (cfg.n_models, n_rank, ()) if warmup else (1, 1, (rank, n_rank))
     values = [] if source else [x.to(cfg.device).values for x in sum(splines.values(), [])]
     totals = [torch.zeros_like(value) for value in values]
@@ -1034,7 +1045,7 @@ def train(cfg, parent="out", caught=()):
         try:
             saved = load_checkpoint(ckpt_path, cfg.device)
             state |= {name: saved[name] for name in state}
-            if not 0 <= state["it"] <= N:
+            if not 0 <= state["it"] <= max_iters:
                 raise ValueError
             start_models(len(saved["models"]))
             for run in [run for run in running if run.m in saved["models"]]:
@@ -1048,7 +1059,7 @@ def train(cfg, parent="out", caught=()):
         except Exception as error:      # whatever a foreign or damaged file comes up with
             raise SystemExit(f"{ckpt_path} is not of this run ({type(error).__name__}): "
                              "--overwrite=True") from None
-    model_iters = sum(N - get_start(m, cfg) for m in range(n_models))
+    model_iters = sum(max_iters - get_start(m, cfg) for m in range(n_models))
     shared = {id(spline.values) for spline in sum(splines.values(), [])}
     weights = [weight for weight in model.parameters() if id(weight) not in shared]
     n_param = sum(weight.numel() for weight in weights)
@@ -1058,17 +1069,18 @@ def train(cfg, parent="out", caught=()):
         print(f"{cfg.mode} on {cfg.dataset} ({cfg.device}) in {cfg.out_dir}: {n_param:,} parameters"
               f", {n_trainable:,} train{cfg.freeze_all_but_embeddings * f' {names}'}, "
               f"{cfg.batch_size * cfg.block_size:,} tokens per iteration" +
-              (f", {n_models} models cost {model_iters / N:.1f} trainings" if n_models > 1 else ""))
+              (f", {n_models} models cost {model_iters / max_iters:.1f} trainings"
+               if n_models > 1 else ""))
         changed = [f"{name}={value}" for name, value in about["flags"].items()
                    if value != DEFAULTS[name] and name not in BOOKKEEPING]
         print("not as in --help:", *changed, "| commit", about["commit"], "| torch",
               torch.__version__, "| data", *(about["data"][x][:8] for x in ("train", "val")))
     began, first = time.time() - state["time_s"], state["it"]
-    for it in range(first, N + 1):
+    for it in range(first, max_iters + 1):
         state |= {"it": it, "time_s": time.time() - began}
-        row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, N - 1), cfg),
+        row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, max_iters - 1), cfg),
                "tokens": it * cfg.batch_size * cfg.block_size, "time_s": state["time_s"]}
-        log, evaluation, save = (it % interval == 0 or it == N for interval in
+        log, evaluation, save = (it % interval == 0 or it == max_iters for interval in
                                  (cfg.log_interval, cfg.eval_interval, cfg.save_interval))
         stop = caught[0] if caught and (log or n_rank == 1) else 0
         if log and n_rank > 1:          # processes stop together, when they report
@@ -1088,8 +1100,8 @@ def train(cfg, parent="out", caught=()):
             raise SystemExit(128 + stop)
         n_started = get_started(it, cfg)
         if log or evaluation:
-            means = (losses[0] / losses[1].clamp(1))[:n_started].tolist()
-            row |= {"train_loss": means[0], "spread": np.std(means).item()} if losses[1, 0] else {}
+            means = (losses[0] / losses[1])[losses[1] > 0].tolist()     # of models that trained
+            row |= {"train_loss": means[0], "spread": np.std(means).item()} if means else {}
             state["losses"].zero_()
         if evaluation and rank == 0:
             row |= evaluate(model, data, cfg)
@@ -1103,7 +1115,7 @@ def train(cfg, parent="out", caught=()):
             save_json(f"{cfg.out_dir}/log.jsonl", *state["rows"])
         if (log or evaluation) and rank == 0:
             report(row, cfg)
-        if it == N:
+        if it == max_iters:
             break
         start_models(n_started)
         for run in [run for run in running if run.m < n_started]:
@@ -1116,10 +1128,10 @@ def train(cfg, parent="out", caught=()):
                 sum_over_ranks(totals)
             step_splines(spline_optimizer, totals, values, n_started,
                          cfg.spline_lr * get_lr_factor(it, cfg))
-        due = (it + 1) % (cfg.average_interval or max(1, N // 50)) == 0
-        if average and due and it + 1 >= cfg.average_start_frac * N:
+        due = (it + 1) % (cfg.average_interval or max(1, max_iters // 50)) == 0
+        if average and due and it + 1 >= cfg.average_start_frac * max_iters:
             average.update_parameters(model)
-    result = {"status": "finished", "last": row, "time_s": state["time_s"], "iters": N,
+    result = {"status": "finished", "last": row, "time_s": state["time_s"], "iters": max_iters,
               "model_iters": model_iters, "tokens": row["tokens"], "n_param": n_param,
               "n_trainable": n_trainable, "tokens_per_param": row["tokens"] / n_param}
     if rank == 0:
@@ -1136,8 +1148,9 @@ def train(cfg, parent="out", caught=()):
 
 def compare(cfg, caught=()):
     """A warm-up, then baseline and transfer at each rate; prints who wins and by how much."""
-    def run(**changes):
-        part = SimpleNamespace(**vars(cfg) | {"out_dir": ""} | changes)
+    def run(mode, **changes):
+        changes |= {} if mode == "warmup" else {"spline_data": "train"}
+        part = SimpleNamespace(**vars(cfg) | {"out_dir": "", "mode": mode} | changes)
         try:
             return train(part, cfg.out_dir or "out", caught) | {"out_dir": part.out_dir}
         except Diverged as error:
