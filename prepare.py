@@ -119,7 +119,7 @@ def write_set(folder, name, meta, encode, limit, read, kinds=()):
             os.truncate(path, 2 * int(count.sum()))
         meta["n_token"][split], meta["sha256"][split] = os.path.getsize(path) // 2, hash_file(path)
         if not meta["n_token"][split]:
-            raise SystemExit(f"{name}: too little text for a training and a validation part")
+            raise SystemExit(f"{name}: too little text (or --max_tokens) for two parts")
     if kinds:
         order = (ends - 1 for _, ends in read("val") if ends)
         meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
@@ -205,7 +205,8 @@ def find_fault(path, size, sha256, magic):
         return "" if hash_file(path).startswith(sha256) else "has another sha256 than published"
     try:
         if magic == b"PK\3\4":
-            zipfile.ZipFile(path).testzip()
+            bad = zipfile.ZipFile(path).testzip()
+            return f"is damaged ({bad})" if bad else ""
         elif magic == b"\x1f\x8b":
             hash_file(path, gzip.open)                  # reads it all
     except Exception as error:                          # the readers raise half a dozen kinds
@@ -229,12 +230,15 @@ def save(answer, part, done, n_byte):
 
 def download(url, part, n_byte, retries):
     """Bring url, or its first n_byte bytes, to `part`, going on where that ends; "" or a fault."""
+    etag = ""                               # of what is here; another file starts anew
     for attempt in range(retries + 1):
         have, wait = os.path.getsize(part) if os.path.exists(part) else 0, 2 ** attempt
+        begin = f"bytes {have}-"
         if n_byte and have >= n_byte:
             return ""
         headers = {"User-Agent": "nanoSpline prepare.py", "Accept-Encoding": "identity",
                    "Range": f"bytes={have}-{n_byte - 1 if n_byte else ''}"}
+        headers |= {"If-Range": etag} if etag and have else {}
         try:
             with requests.get(url, headers=headers, stream=True, timeout=60) as answer:
                 status, kind = answer.status_code, answer.headers.get("Content-Type", "")
@@ -242,7 +246,11 @@ def download(url, part, n_byte, retries):
                 if status == 429 or status >= 500:
                     told = answer.headers.get("Retry-After", "")
                     wait = min(int(told) if told.isdecimal() else wait, 600)
+                elif not answer.headers.get("Content-Range", begin).startswith(begin):
+                    os.remove(part)
+                    fault = "sent another part than was asked for"
                 elif status in (200, 206) and "html" not in kind:
+                    etag = answer.headers.get("ETag", "")
                     fault, wait = save(answer, part, have if status == 206 else 0, n_byte), 0
                 else:                                   # 416: nothing comes after what is here
                     return "" if status == 416 and have else fault
@@ -277,14 +285,16 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
             os.remove(part)
         faults.append(f"{url} {fault}; ")
     if needed or any(" 404 " not in fault for fault in faults):
-        raise SystemExit(f"{''.join(faults)}try again later, or put a copy at {path}")
+        missing = f"there is no {path}; " if in_place else "".join(faults)
+        raise SystemExit(f"{missing}try again later, or put a copy at {path}")
 
 # --------------------------------------------------------------------------------------------------
 # the data sets: one function each, then the table
 def open_files(flags, limit):
     """Your own text: every file of a pattern is a document."""
-    paths = [path for path in sorted(glob.glob(flags["files"], recursive=True))
-             if os.path.isfile(path) and os.path.getsize(path)]
+    paths = [*dict.fromkeys(                            # links show a file several times
+        os.path.realpath(path) for path in sorted(glob.glob(flags["files"], recursive=True))
+        if os.path.isfile(path) and os.path.getsize(path))]
     if not paths:
         raise SystemExit(f"--files={flags['files']} matches no file that holds anything")
     return open_texts(paths, int(len(paths) > 1))
@@ -473,7 +483,9 @@ def make(name, flags):
     if os.path.exists(folder) and not os.path.exists(meta_path):
         raise SystemExit(f"{folder} is there and no data set; choose another name than {name}")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(meta_path) as file:
-        if flags["files"] and (before := json.load(file)["source"]) != source:
+        before = json.load(file)["source"]
+        own = flags["files"] or before not in [row[2] for row in DATASETS.values()]
+        if own and before != source:
             raise SystemExit(f"{folder} was made of {before}; choose another name or remove it")
     try:
         if tokenizer == "gpt2":
@@ -488,7 +500,7 @@ def make(name, flags):
         if os.path.exists(folder):
             os.rename(folder, temp + ".old")
         os.rename(temp, folder)
-    except (OSError, KeyError, UnicodeDecodeError, tarfile.TarError) as error:
+    except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise SystemExit(f"{name}: {error} {getattr(error, 'object', '')[:80]}") from error
     finally:
         for path in glob.glob(glob.escape(folder) + ".*.tmp*"):     # also of a run that was killed
@@ -517,4 +529,9 @@ def main(argv):
     print("there are:", *sorted(map(os.path.dirname, there)), sep="\n    ")
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except OSError as error:                            # output is full or closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(f"stopped: {error}") from None

@@ -446,6 +446,7 @@ BAD += [("", *row) for row in (
 BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
     ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
     ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
+    ("", {"mlp": [[1e39] * 64]}, "mlp"), ("", {"share_layers": "a"}, "should be all, middle"),
     ("share_layers=none", {"share_layers": "none", "mlp": [[0.0] * 64] * 4}, "mlp"))]
 
 @pytest.mark.parametrize("flags, name, content, words", BAD)
@@ -696,6 +697,10 @@ def test_output_or_memory_that_runs_out_is_told_in_one_line(tmp_path, flags, ful
     tail = {True: "> /dev/full", False: "| true", None: ""}[full]
     done = subprocess.run(["bash", "-c", f"{command} {tail}"], text=True, capture_output=True)
     assert words in done.stderr and done.stderr.count("\n") == 1
+    command = shlex.join([sys.executable, prepare.__file__, f"--data_dir={tmp_path / 'data'}"])
+    if full is not None:
+        done = subprocess.run(["bash", "-c", f"{command} {tail}"], text=True, capture_output=True)
+        assert words in done.stderr and done.stderr.count("\n") == 1
 
 @slow
 def test_compare_prints_a_table_even_if_a_rate_fails_and_trains_nothing_twice(tmp_path):
@@ -1013,7 +1018,8 @@ def serve(answer):
         def do_GET(self):
             start, stop = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"]).groups()
             status, headers, body, cut = answer(self.path, len(log))
-            if status == 200 and not headers:
+            same = self.headers["If-Range"] in (None, headers.get("ETag"))
+            if status == 200 and headers.keys() <= {"ETag"} and same:
                 status = 206 if int(start) < len(body) else 416
                 body = body[int(start):int(stop) + 1 if stop else None]
             self.send_response(status)
@@ -1203,6 +1209,39 @@ def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
             with pytest.raises(SystemExit, match="published" if wrong else "not the data|416"):
                 prepare.fetch(flags, f"{url}/b.txt", **wrong)
     assert list_all(tmp_path) == ["raw/a.txt"]
+
+def test_a_download_never_joins_parts_that_do_not_fit(tmp_path):
+    old, new = b"old" * 9000, b"new" * 9000
+    answers = [(200, {}, new, 6000), (206, {"Content-Range": "bytes 0-26999/27000"}, new, None),
+               (200, {}, new, None), (200, {"ETag": "1"}, old, 6000)]
+    answers += [(200, {"ETag": "2"}, new, None)]
+    with serve(lambda path, n: answers[n]) as (url, log):
+        flags = {**prepare.FLAGS, "data_dir": str(tmp_path), "retries": 2}
+        for name in "ab":
+            assert Path(prepare.fetch(flags, f"{url}/{name}.txt")).read_bytes() == new
+    assert [row[1] for row in log] == [0, 6000, 0, 0, 6000]
+
+def test_a_zip_with_a_wrong_byte_is_damaged(tmp_path):
+    data = bytearray(make_archive("enwik8"))
+    data[len(data) // 2] ^= 1
+    (tmp_path / "x.zip").write_bytes(data)
+    assert "is damaged" in prepare.find_fault(tmp_path / "x.zip", None, None, b"PK\3\4")
+
+def test_a_built_in_set_never_replaces_own_text_and_links_count_once(tmp_path):
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "input.txt").write_text("abcdefghij" * 90)
+    (tmp_path / "in" / "sub" / "up").symlink_to("..")
+    (tmp_path / "in" / "link.txt").symlink_to("input.txt")
+    place = [f"--data_dir={tmp_path}", f"--mirror={tmp_path / 'in'}"]
+    char, files = "--tokenizer=char", f"--files={tmp_path}/in/**/*.txt"
+    prepare.main(["shakespeare_char", files, char, *place])
+    meta = tmp_path / "shakespeare_char_char" / "meta.json"
+    assert sum(json.loads(meta.read_text())["n_token"].values()) == 900
+    meta.parent.rename(tmp_path / "shakespeare_char")
+    with pytest.raises(SystemExit, match="was made of .*choose another name"):
+        prepare.main(["shakespeare", char, *place])
+    with pytest.raises(SystemExit, match="there is no .*nowhere/enwik8.zip"):
+        prepare.main(["enwik8", char, place[0], f"--mirror={tmp_path}/nowhere"])
 
 def test_a_prefix_of_a_shard_fetches_only_its_bytes_and_grows(tmp_path):
     body = np.array([20240520, 1, 50000] + [0] * 253, "<i4").tobytes() + bytes(100000)

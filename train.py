@@ -743,7 +743,8 @@ def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
                             "average": average and average.state_dict()}, path + ".part")
         os.replace(path + ".part", path)
     except (OSError, RuntimeError) as error:
-        print(f"warning: {path} was not saved, an older one stays: {error}", file=sys.stderr)
+        stays = "an older one stays" if os.path.exists(path) else "there is none"
+        print(f"warning: {path} was not saved, {stays}: {error}", file=sys.stderr)
         if os.path.exists(path + ".part"):
             os.remove(path + ".part")
 
@@ -774,12 +775,14 @@ def load_splines(path):
         content = read_csv_splines(path) if path.endswith(".csv") else load_json(path)
         for kind in [kind for kind in ("mlp", "attn") if kind in content]:
             rows = np.array(content[kind], dtype=np.float64)
-            if rows.ndim != 2 or rows.shape[1] != content["n_knot"] or not np.isfinite(rows).all():
-                raise ValueError(f"{kind} should be rows of {content['n_knot']} finite numbers")
+            if rows.shape[1:] != (content["n_knot"],) or not (np.abs(rows) < 1e30).all():
+                raise ValueError(f"{kind} should be rows of {content['n_knot']} numbers below 1e30")
             content[kind] = rows.tolist()
             visits = np.array((content.get("visits") or {}).get(kind, rows), dtype=np.float64)
             if visits.shape != rows.shape:
                 raise ValueError(f"visits of {kind} should be as many numbers")
+        if content["share_layers"] not in ("all", "middle", "none") or content["spline_range"] <= 0:
+            raise ValueError("share_layers should be all, middle or none, spline_range above 0")
         functions = {name: content.get(name) for name in
                      ("n_knot", "spline_range", "share_layers", "mlp", "attn")}
         digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
@@ -1189,16 +1192,15 @@ def print_comparison(table, rates):
           "each at its best rate, one seed")
 
 if __name__ == "__main__":
-    if {"--help", "-h"} & set(sys.argv):
-        print(configurator.read_section(__file__, "flags"))
-    else:
+    try:
+        if {"--help", "-h"} & set(sys.argv):
+            raise SystemExit(print(configurator.read_section(__file__, "flags"), flush=True))
         cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
         if {"RANK", "WORLD_SIZE"} <= os.environ.keys():     # started by torchrun
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
         caught = catch_signals()
-        try:
-            compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
-        except (OSError, MemoryError, RuntimeError) as error:
-            give_up(error)
+        compare(cfg, caught) if cfg.mode == "compare" else train(cfg, caught=caught)
+    except (OSError, MemoryError, RuntimeError) as error:
+        give_up(error)
