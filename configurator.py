@@ -23,7 +23,7 @@ def parse(flags, argv):
         if arg.startswith("--") and "=" in arg:
             name, value = arg[2:].split("=", 1)
             flags[name] = convert(flags, name, value, "command line")
-        elif arg.startswith("-") or "=" in arg:
+        elif arg.startswith("-") or "=" in arg and not os.path.isfile(arg):
             name = arg.lstrip("-").split("=", 1)[0]
             value = arg.split("=", 1)[1] if "=" in arg else "VALUE"
             raise SystemExit(f"argument {arg}: write --{name}={value}")

@@ -215,7 +215,8 @@ def find_fault(path, size, sha256, magic):
 
 def save(answer, part, done, n_byte):
     """Write an answer into the file `part` after `done` bytes; returns "" or what went wrong."""
-    start, goal, first = done, done + int(answer.headers.get("Content-Length", 0)), time.time()
+    length, start, first = answer.headers.get("Content-Length", ""), done, time.time()
+    goal = done + int(length if length.isdecimal() else 0)
     answer.raw.enforce_content_length = False           # what came before a cut is kept
     with open(part, "ab" if done else "wb") as file:
         for block in answer.iter_content(2**16):
@@ -388,7 +389,11 @@ def open_fineweb(flags, limit):
             if os.path.getsize(path) < 1024 + 2 * n_token:
                 raise SystemExit(f"{path} is cut: it should hold {n_token:,} tokens; remove it")
             for j in range(0, n_token, 2**15):
-                yield np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j), 0
+                ids = np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j)
+                if ids.max() > 50256:
+                    raise SystemExit(f"{path} holds token id {ids.max()}, GPT-2 has 50,257; "
+                                     "remove it")
+                yield ids, 0
             need -= n_token
     return read
 

@@ -464,7 +464,7 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, cont
     ("--seed=1e3 --beta1=1 --resume=true", {"seed": 1000, "beta1": 1.0, "resume": True}),
     ("--seed=5.0 --dataset=a=b --resume=False", {"seed": 5, "dataset": "a=b"}), ("", {}),
     ("--dataset= --out_dir=007 --n_knot=-2", {"dataset": "", "out_dir": "007", "n_knot": -2}),
-    ("--seed=1 --dataset=y a.py b.py --beta1=0.3",
+    ("--seed=1 --dataset=y a.py b=1.py --beta1=0.3",
      {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
     ("FILE " + "(" * 9999, "line 1"), ("--out_dir=~/x", {"out_dir": os.path.expanduser("~/x")}),
     ("FILE seed = 1\nn_knot = [", "line 2: only"),
@@ -479,6 +479,7 @@ def test_configurator_keeps_types_and_order_and_refuses_the_rest(
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text("# what\nseed = 7   # why\ndataset = 'x'\ncompile = True\nbeta1 = 1\n")
     Path("b.py").write_text(argv[5:] if "FILE" in argv else "seed = 8\nresume = True\n")
+    shutil.copy("b.py", "b=1.py")
     argv = ["b.py"] if "FILE" in argv else argv.split()
     if isinstance(expected, str):
         assert refuses(expected, configurator.parse, train.DEFAULTS, argv)
@@ -1208,6 +1209,9 @@ def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
         for wrong in {"size": 11}, {"sha256": "0" * 64}, {}, {}:            # the last: 416
             with pytest.raises(SystemExit, match="published" if wrong else "not the data|416"):
                 prepare.fetch(flags, f"{url}/b.txt", **wrong)
+        answer = SimpleNamespace(headers={"Content-Length": "many"}, raw=SimpleNamespace(),
+                                 iter_content=lambda size: iter([body]))
+        assert prepare.save(answer, tmp_path / "raw" / "a.txt", 0, None) == ""
     assert list_all(tmp_path) == ["raw/a.txt"]
 
 def test_a_download_never_joins_parts_that_do_not_fit(tmp_path):
@@ -1255,6 +1259,9 @@ def test_a_prefix_of_a_shard_fetches_only_its_bytes_and_grows(tmp_path):
     flags = {**flags, "mirror": str(tmp_path)}
     with pytest.raises(SystemExit, match="is cut"):
         list(prepare.open_fineweb(flags, 20000)("train"))
+    (tmp_path / "fineweb_train_000001.bin").write_bytes(body[:1500] + b"\xff" * 1500)
+    with pytest.raises(SystemExit, match="fineweb_train_000001.bin holds token id 65535"):
+        list(prepare.open_fineweb(flags, 400)("train"))
     assert os.path.getsize(tmp_path / list_all(tmp_path)[0]) < len(body)
 
 @pytest.mark.parametrize("moment", [
