@@ -35,8 +35,9 @@ from torch.optim.swa_utils import AveragedModel
 
 import configurator
 from train import (BOOKKEEPING, DEFAULTS, GPT, HERE, Spline, add_spline_gradients, check_flags,
-    evaluate, get_acts, give_up, load_checkpoint, load_json, load_splines, make_config, make_model,
-    make_optimizers, make_splines, name_run, read_dataset, save_json, step_splines, update_model)
+    check_result, check_types, evaluate, get_acts, give_up, load_checkpoint, load_json,
+    load_splines, make_config, make_model, make_optimizers, make_splines, name_run,
+    read_dataset, save_json, step_splines, sum_numbers, update_model)
 
 # --------------------------------------------------------------------------------------------------
 # flags
@@ -84,10 +85,6 @@ def place_run(flags, source, data):
     row = (2 if order == 1 and "scrambled" in marks else order, name.removesuffix("+none"), marks)
     return json.dumps(settings, sort_keys=True), row, f"{flags['dataset']} {get_mark(data)}"
 
-def sum_numbers(row):
-    """Of a dict and those in it; an exception if anything else is there."""
-    return sum(sum_numbers(x) if isinstance(x, dict) else x for x in row.values())
-
 def read_runs(out_dir):
     """One dict per run: dir, place, log and all that flags.json and result.json hold."""
     runs = []
@@ -95,17 +92,18 @@ def read_runs(out_dir):
         run = {"dir": folder, "status": "unfinished", "last": {}, "log": []}
         try:
             run |= load_json(path := folder / "flags.json")
+            check_types(run["flags"])
             run["place"] = place_run(run["flags"], run["source"], run["data"])
-            float(run["flags"]["learning_rate"] + run["flags"]["seed"])     # both are numbers
+            hash(run["place"]), ((run["source"] or {}).get("model_iters") or 0) + 0     # a number
             if (path := folder / "result.json").exists():
-                run |= load_json(path)
-                run["status"].isalpha(), sum_numbers(run["last"])
+                check_result(result := load_json(path), run["flags"]["max_iters"])
+                run |= result
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
                 sum(map(sum_numbers, run["log"]))
             runs.append(run)
-        except Exception as error:      # whatever a damaged file comes up with
-            print(f"{path} is damaged, its run is left out ({error!r})", file=sys.stderr)
+        except Exception:               # whatever a damaged file comes up with
+            print(f"{path} is damaged or of another version, its run is left out", file=sys.stderr)
     return runs
 
 def read_cells(flags):
@@ -454,7 +452,8 @@ def basins(flags, given):
     radii, columns = (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), []
     for folder, model, data, cfg in load_runs(flags, given):
         weights = [weight for weight in model.parameters() if weight.dim() > 1]     # tied: once
-        start, last = [weight.detach().clone() for weight in weights], read_runs(folder)[0]["last"]
+        start = [weight.detach().clone() for weight in weights]
+        last = (read_runs(folder) or [{"last": {}}])[0]["last"]
         last = last.get("averaged", last) if flags.weights == "average" else last
         columns.append([wrap([folder], 30), f"{last.get('val_loss', math.nan):.6f}"])
         for radius in radii:
@@ -638,7 +637,7 @@ def plan(flags, passed):
         raise SystemExit("plan needs --sources=a,b --targets=a,b --seeds=0,1 --rates=1e-3,2e-3")
     def get_key(flags, place):
         return *place[:2], *(flags[name] for name in ("mode", "dataset", "seed", "learning_rate"))
-    learned, n_missing, n_waiting = {}, 0, 0
+    learned, lines, n_waiting = {}, [], 0
     script = os.path.relpath(Path(__file__).with_name("train.py"))
     both = [arg for arg in passed if not arg.startswith("--warmup_")]
     data_dir = configurator.parse(DEFAULTS, both)["data_dir"] or f"{HERE}/data"
@@ -664,19 +663,20 @@ def plan(flags, passed):
             args, origin = [*args, f"--splines={path}"], load_splines(path)
             args += ["--parts=mlp", "--attn_act=none"] * (control == "gelu")
         wanted = configurator.parse(DEFAULTS, args)
+        check_flags(SimpleNamespace(**wanted))
         run = runs.get(get_key(wanted, place_run(wanted, origin, {})), {"status": "missing"})
         if run["status"] == "failed":
             print(f"{run['dir']} failed: {run.get('reason')}", file=sys.stderr)
         elif run["status"] == "finished" and mode == "warmup":
             learned[dataset, seed] = str(run["dir"] / "splines")
         elif run["status"] != "finished":
-            n_missing += 1
             name = os.path.basename(name_run(SimpleNamespace(**wanted), origin))
             path = run.get("dir") or os.path.join(flags.out_dir, name)
             args += [f"--out_dir={path}"] * (flags.out_dir != "out" or "dir" in run)
             args += ["--resume=True"] * (run["status"] == "unfinished")
-            print(shlex.join([sys.executable, script, *args]))
-    print(f"{n_missing} commands; {n_waiting} transfers wait for their splines file" if n_missing
+            lines.append(shlex.join([sys.executable, script, *args]))
+    print(*lines, sep="\n", end="\n" * bool(lines))
+    print(f"{len(lines)} commands; {n_waiting} transfers wait for their splines file" if lines
           or n_waiting else "nothing is left to run", file=sys.stderr)
 
 if __name__ == "__main__":

@@ -422,9 +422,11 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     assert Path(cfg.out_dir, "result.json").read_bytes() != before
     ckpt, before = (path := Path(cfg.out_dir, "ckpt.pt")), path.read_bytes()
     for name, content in (("result.json", '{"status": 5}'), ("result.json", "[]"),
+                          ("result.json", "null"), ("result.json", '{"status": "finished"}'),
                           ("flags.json", "[]")):
         Path(cfg.out_dir, name).write_text(content)
-        assert refuses("damaged", train.train, cfg) and ckpt.read_bytes() == before
+        assert refuses(f"/{name} is damaged", train.train, cfg) and ckpt.read_bytes() == before
+    assert refuses("is a file; give another", train.train, make_cfg(tmp_path, out_dir=str(ckpt)))
     Path(cfg.out_dir, "flags.json").unlink()            # another program's folder
     assert refuses("ckpt.pt", train.train, cfg) and ckpt.read_bytes() == before
 
@@ -447,13 +449,19 @@ BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content,
     ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
     ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
     ("", {"mlp": [[1e39] * 64]}, "mlp"), ("", {"share_layers": "a"}, "should be all, middle"),
+    *(("", {"visits": {"mlp": [[n] * 64]}}, "visits of mlp") for n in (-1, math.nan, "x")),
+    ("", {"spline_range": math.nan}, "spline_range"), ("", {"seed": "x"}, "seed should be"),
+    ("", {"flags": 5}, "flags should be"), ("", {"mlp": 0}, "mlp should be rows of 64"),
+    ("", [1, 2], "as train.py writes"), ("", {"n_knot": None}, "n_knot should be"),
     ("share_layers=none", {"share_layers": "none", "mlp": [[0.0] * 64] * 4}, "mlp"))]
 
 @pytest.mark.parametrize("flags, name, content, words", BAD)
 def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, content, words):
     write_data(tmp_path, **content if name == "meta.json" and type(content) is dict else {})
     if name == "s.json":
-        flags = f"splines={write_splines(tmp_path, **content)} {flags}"
+        path = write_splines(tmp_path, **content if isinstance(content, dict) else {})
+        Path(path).write_text(json.dumps(content)) if isinstance(content, list) else None
+        flags = f"splines={path} {flags}"
     elif type(content) is bytes and name:
         Path(tmp_path, "data", "tiny", name).write_bytes(content)
     cfg = configurator.parse(vars(make_cfg(tmp_path)), [f"--{flag}" for flag in flags.split()])
@@ -562,6 +570,14 @@ def test_weights_that_are_not_finite_are_named_and_never_saved(tmp_path, monkeyp
     assert refuses("blocks.0.mlp.c_fc.weight", train.train, cfg)
     saved = train.load_checkpoint(f"{cfg.out_dir}/ckpt.pt", "cpu")
     assert saved["it"] == 2 and all(x.isfinite().all() for x in saved["models"][0][0].values())
+
+def test_a_checkpoint_in_which_one_bit_has_turned_is_damaged(tmp_path):
+    write_data(tmp_path)
+    cfg, (weights,), _ = run(tmp_path, cut=2)
+    data = bytearray((path := Path(cfg.out_dir, "ckpt.pt")).read_bytes())
+    data[data.index(weights["wte.weight"].numpy().tobytes()) + 2] ^= 1
+    path.write_bytes(data)
+    assert refuses("ckpt.pt is damaged", train.train, make_cfg(tmp_path, resume=True))
 
 def test_long_runs_report_days_and_compile_takes_any_case_of_true_and_false(capsys):
     row = {"iter": 1, "time_s": 30 * 3600, "lr": 0.1, "tokens": 9}
@@ -737,7 +753,7 @@ def test_two_processes_print_one_comparison_and_refuse_one_model(tmp_path):
     text, error = process.communicate()
     assert process.returncode == 0 and text.count("won by") == 1 and "failed" not in text, error
     for flags, words in (({"mode": "warmup", "n_models": 1}, "at least the 2 processes"),
-                         ({"out_dir": __file__, "batch_size": 2}, "cannot be written")):
+                         ({"out_dir": __file__, "batch_size": 2}, "is a file; give another")):
         process = launch(make_cfg(tmp_path, **flags), *together)
         _, error = process.communicate()
         assert process.returncode and words in error and "train.py\", line" not in error
@@ -965,7 +981,7 @@ def test_full_disk_leaves_the_last_good_checkpoint_and_is_told_in_one_line(tmp_p
         stopped = stops(limit, train.train, make_cfg(tmp_path, save_interval=5, **flags))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert stopped == (limit < 40_000)
+    assert stopped and Path(cfg.out_dir, "result.json").exists() == (limit == 40_000)
     assert ("was not saved, an older one stays" in capsys.readouterr().err) == (limit > 0)
     assert Path(cfg.out_dir, "ckpt.pt").read_bytes() == before
     assert not [*Path(cfg.out_dir).glob("*.part")]
@@ -1305,6 +1321,7 @@ def write_run(out_dir, dataset, rate, seed, value, source=None, **settings):
                                 "learning_rate": rate, "seed": seed} | settings
     source = source and source | {"flags": source["flags"] | {"seed": seed}, "seed": seed}
     last = value if isinstance(value, dict) else {"val_loss": value} if value > 0 else {}
+    last = last and {"iter": flags["max_iters"], "tokens": 1000} | last
     result = {"status": "finished", "last": last, "tokens": 1000} if last else {"status": "failed"}
     write_json(folder / "flags.json", flags=flags, source=source, data={"train": dataset})
     write_json(folder / "result.json", **result)
@@ -1435,20 +1452,28 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
         (write_run(tmp_path, row, 0.001, 0, 1.0) / "log.jsonl").write_text(row)
     write_json(write_run(tmp_path, "status", 0.001, 0, 1.0) / "result.json", status=3, last={})
     write_json(write_run(tmp_path, "last", 0.001, 0, 1.0) / "result.json", last={"val_loss": "x"})
-    write_run(tmp_path, "seed", 0.001, {}, 1.0)
+    write_json(write_run(tmp_path, "tokens", 0.001, 0, 1.0) / "result.json",
+               status="finished", last={"val_loss": 1.0, "iter": 100}, tokens=None)
+    write_json(write_run(tmp_path, "iter", 0.001, 0, 1.0) / "result.json", status="finished")
+    for change in ({"seed": {}}, {"max_iters": None}, {"dataset": 5}, {"mode": []}):
+        folder = write_run(tmp_path, "a", 0.001, 0, 1.0)
+        content = json.loads((folder / "flags.json").read_text())
+        content["flags"] |= change
+        write_json(folder / "flags.json", **content)
+    write_run(tmp_path, "source", 0.001, 0, 1.0, make_source("a") | {"model_iters": "x"})
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert errors == ["flags.json", "result.json", "log.jsonl", "log.jsonl", "log.jsonl",
-                      "result.json", "result.json", "flags.json"]
+    assert collections.Counter(errors) == {"flags.json": 6, "result.json": 5, "log.jsonl": 3}
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
-    with pytest.raises(SystemExit, match="metric=los is in no result; there are val_loss"):
+    with pytest.raises(SystemExit, match="metric=los is in no result; there are .*val_loss"):
         call(capsys, "matrix", tmp_path, metric="val_loss,los")
 
 def make_splines(path, parts=("mlp", "attn"), n_row=2, **changes):
     values = {part: np.random.default_rng(1).normal(size=(n_row, 7)).tolist() for part in parts}
     content = {"n_knot": 7, "spline_range": 3.0, "share_layers": "none", "dataset": "a", "seed": 3,
                "tokenizer": "char", "control": None, "flags": {"x": 1}, "model_iters": 9,
+               "data": None,
                "visits": {part: [[0, 0, 1.5, 4, 2, 3, 0]] * n_row for part in parts}}
     content |= values | changes
     write_json(path, **content)
@@ -1507,11 +1532,15 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
         (folder := Path(flags["out_dir"])).mkdir()
         source = json.loads(Path(flags["splines"]).read_text()) if flags["splines"] else None
         write_json(folder / "flags.json", flags=flags, source=source, data={})
-        write_json(folder / "result.json", status="finished", last={"val_loss": 1.0})
+        write_json(folder / "result.json", status="finished", last={
+            "val_loss": 1.0, "iter": flags["max_iters"]})
         for control in (None, "line", "gelu"):
             name = "-".join(filter(None, ("splines", control)))
             make_splines(folder / f"{name}.json", dataset=flags["dataset"], flags=flags,
                          seed=flags["seed"], control=control, mlp=[[len(name)] * 7] * 2)
+    with pytest.raises(SystemExit, match="learning_rate=0.0 should be above 0"):
+        call(capsys, "plan", tmp_path, sources="p", targets="q r", rates="1e-3,0")
+    assert not capsys.readouterr().out
     first = plan()
     assert [argv[-5] for argv in first] == ["--mode=warmup"] * 2 + ["--mode=baseline"] * 4
     assert ["--scramble=True" in argv for argv in first] == [True] * 2 + [False] * 4

@@ -31,6 +31,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -721,14 +722,36 @@ def save_json(path, *rows):
         raise SystemExit(f"{os.path.abspath(path)} cannot be written: {error}") from None
 
 def load_json(path):
+    """The object in a JSON file; ValueError if there is anything else."""
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            content = json.load(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"it should hold an object, not {content!r:.40}")
+        return content
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
+def sum_numbers(row):
+    """Of a dict and those in it; an exception if anything else is there."""
+    return sum(sum_numbers(x) if isinstance(x, dict) else x for x in row.values())
+
+def check_result(result, max_iters):
+    """An exception of any kind unless it is what train leaves in result.json."""
+    last = result.get("last", {})
+    if result["status"] != "failed" and (result["status"], last["iter"]) != ("finished", max_iters):
+        raise ValueError
+    sum_numbers(last | {name: result.get(name, 0) for name in ("tokens", "n_param")})
+
+def check_types(flags):
+    """TypeError if a flag that was read from a JSON file has a value of another type."""
+    for name, value in flags.items():
+        kinds = type(DEFAULTS.get(name, value)), type(value)
+        if kinds[0] is not kinds[1] and kinds != (float, int):
+            raise TypeError(name)
+
 def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
-    """Everything to go on from; keeps the last good file, with a warning, when the disk is full."""
+    """Everything to go on from. When the disk is full the last good file stays; gives a warning."""
     rank, n_rank = get_rank()
     parts = [{run.m: (run.model.state_dict(), [x.state_dict() for x in run.optimizers])
               for run in running}]
@@ -744,12 +767,16 @@ def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
         os.replace(path + ".part", path)
     except (OSError, RuntimeError) as error:
         stays = "an older one stays" if os.path.exists(path) else "there is none"
-        print(f"warning: {path} was not saved, {stays}: {error}", file=sys.stderr)
         if os.path.exists(path + ".part"):
             os.remove(path + ".part")
+        print(warning := f"warning: {path} was not saved, {stays}: {error}", file=sys.stderr)
+        return warning
 
 def load_checkpoint(path, device):
     try:
+        with zipfile.ZipFile(path) as file:         # torch.load looks at no sums
+            if file.testzip():
+                raise ValueError
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         raise SystemExit(f"{path} is damaged ({type(error).__name__}); train.py with "
@@ -757,11 +784,14 @@ def load_checkpoint(path, device):
 
 def read_csv_splines(path):
     """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
-    lines = np.loadtxt(path, delimiter=",", ndmin=2)                        # (4*n_layer, K)
-    n_knot, spline_range = lines.shape[1], lines[0, -1]
+    with open(path, encoding="utf-8") as file:
+        lines = np.array([line.split(",") for line in file if line.strip()], dtype=np.float64)
+    if lines.ndim != 2 or len(lines) % 4:                                   # (4*n_layer, K)
+        raise ValueError("it should have four lines for each layer")
+    n_knot, spline_range = lines.shape[1], lines[0, -1].item()
     even = np.linspace(-spline_range, spline_range, n_knot)
-    if len(lines) % 4 or not np.allclose(lines[::2], even, atol=1e-3):
-        raise ValueError("knots must be even, symmetric and the same in every layer")
+    if not np.allclose(lines[::2], even, atol=1e-3):
+        raise ValueError("knots should be even, symmetric and the same in every layer")
     rows = lines[1::2].reshape(2, -1, n_knot)                               # (2, n_layer, K)
     shared = (rows == rows[:, :1]).all()
     mlp, attn = (rows[:, :1] if shared else rows).tolist()
@@ -771,27 +801,43 @@ def read_csv_splines(path):
 def load_splines(path):
     """The content of a splines file (see README) and the sha256 of its functions, wherever and by
     whatever run it was written; SystemExit if anything is off."""
+    def check(right, name, should):
+        if not right:
+            raise ValueError(f"{name} should be {should}, not {content.get(name)!r:.40}")
+    def check_rows(name, rows, least):
+        right = isinstance(rows, list) and all(isinstance(row, list) and len(row) == n_knot and all(
+            type(x) in (int, float) and least <= x < 1e30 for x in row) for row in rows)
+        if not right:
+            raise ValueError(f"{name} should be rows of {n_knot} numbers from {least:g} to 1e30")
+    words = {str: "a text", int: "a whole number", dict: "an object"}
+    kinds = {"dataset": str, "tokenizer": str, "control": str, "seed": int, "model_iters": int,
+             "visits": dict, "data": dict, "flags": dict}
     try:
         content = read_csv_splines(path) if path.endswith(".csv") else load_json(path)
+        content, n_knot = dict.fromkeys(kinds) | content, content.get("n_knot")
+        for name, kind in kinds.items():
+            check(content[name] is None or type(content[name]) is kind, name, words[kind])
+        check(type(n_knot) is int and n_knot > 1, "n_knot", "a whole number above 1")
+        check((content["seed"] or 0) >= 0, "seed", "0 or more")
+        check(type(content.get("spline_range")) in (int, float)
+              and 0 < content["spline_range"] < 1e30, "spline_range", "a number from 0 to 1e30")
+        check(content.get("share_layers") in ("all", "middle", "none"), "share_layers",
+              "all, middle or none")
         for kind in [kind for kind in ("mlp", "attn") if kind in content]:
-            rows = np.array(content[kind], dtype=np.float64)
-            if rows.shape[1:] != (content["n_knot"],) or not (np.abs(rows) < 1e30).all():
-                raise ValueError(f"{kind} should be rows of {content['n_knot']} numbers below 1e30")
-            content[kind] = rows.tolist()
-            visits = np.array((content.get("visits") or {}).get(kind, rows), dtype=np.float64)
-            if visits.shape != rows.shape:
-                raise ValueError(f"visits of {kind} should be as many numbers")
-        if content["share_layers"] not in ("all", "middle", "none") or content["spline_range"] <= 0:
-            raise ValueError("share_layers should be all, middle or none, spline_range above 0")
+            check_rows(kind, content[kind], -1e30)
+            check_rows(f"visits of {kind}", (content["visits"] or {}).get(kind, []), 0)
+            if len((content["visits"] or {}).get(kind, content[kind])) != len(content[kind]):
+                raise ValueError(f"visits of {kind} should be as many rows")
+            content[kind] = np.array(content[kind], dtype=np.float64).tolist()
         functions = {name: content.get(name) for name in
                      ("n_knot", "spline_range", "share_layers", "mlp", "attn")}
+        check_types(content["flags"] or {})
         digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
-        return content | {"sha256": digest, "share_layers": content["share_layers"],
-                          "dataset": content.get("dataset") or "file",
+        return content | {"sha256": digest, "dataset": content["dataset"] or "file",
                           "spline_range": float(content["spline_range"])}
     except Exception as error:          # whatever a damaged file comes up with
-        raise SystemExit(f"splines={path} is not a splines file: "
-                         f"{type(error).__name__} {error}") from None
+        raise SystemExit(f"splines={path} is no splines file as train.py writes it, nor the "
+                         f"authors' CSV: {error}") from None
 
 def describe_splines(splines, visits, cfg, data, model_iters):
     """The content of splines.json; load_splines reads it."""
@@ -902,12 +948,12 @@ def open_run(cfg, description):
     """Makes out_dir; gives its result if it holds this very run, finished, else None; SystemExit if
     it holds another one, or an unfinished one and neither resume nor overwrite is set."""
     flags_path, result_path = f"{cfg.out_dir}/flags.json", f"{cfg.out_dir}/result.json"
+    if os.path.isfile(cfg.out_dir):
+        raise SystemExit(f"out_dir={cfg.out_dir} is a file; give another --out_dir")
     try:
         os.makedirs(cfg.out_dir, exist_ok=True)
-        there = os.path.exists(flags_path) and not cfg.overwrite
+        there = os.path.exists(path := flags_path) and not cfg.overwrite
         old = load_json(flags_path) if there else description
-        done = there and os.path.exists(result_path)
-        result = load_json(result_path) if done else None
         before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
                        for run in (old, description))
         changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
@@ -915,8 +961,9 @@ def open_run(cfg, description):
         if changed:
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
-        if done and result["status"] not in ("finished", "failed"):
-            raise ValueError(f"{result_path} has status {result['status']}")
+        result = None
+        if there and os.path.exists(path := result_path):
+            check_result(result := load_json(path), cfg.max_iters)
         if there and not result and not cfg.resume:
             raise SystemExit(f"out_dir={cfg.out_dir} holds an unfinished run; give --resume=True "
                              "or --overwrite=True")
@@ -935,9 +982,11 @@ def open_run(cfg, description):
         elif not result:
             save_json(flags_path, description)
         return result
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written or is damaged: "
-                         f"{type(error).__name__} {error}; give another --out_dir or "
+    except OSError as error:
+        raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written: {error}; give "
+                         "another --out_dir") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SystemExit(f"{path} is damaged or of another version; give another --out_dir or "
                          "--overwrite=True") from None
 
 def make_model(m, config, splines, cfg):
@@ -1078,7 +1127,7 @@ def train(cfg, parent="out", caught=()):
                    if value != DEFAULTS[name] and name not in BOOKKEEPING]
         print("not as in --help:", *changed, "| commit", about["commit"], "| torch",
               torch.__version__, "| data", *(about["data"][x][:8] for x in ("train", "val")))
-    began, first = time.time() - state["time_s"], state["it"]
+    began, first, unsaved = time.time() - state["time_s"], state["it"], None
     for it in range(first, max_iters + 1):
         state |= {"it": it, "time_s": time.time() - began}
         row = {"iter": it, "lr": cfg.learning_rate * get_lr_factor(min(it, max_iters - 1), cfg),
@@ -1098,7 +1147,8 @@ def train(cfg, parent="out", caught=()):
                 sum_over_ranks([losses])
             check_finite(it, losses, running, result_path)
         if (save or stop) and it > first:
-            save_checkpoint(ckpt_path, state, running, spline_optimizer, average, n_models)
+            unsaved = save_checkpoint(ckpt_path, state, running, spline_optimizer, average,
+                                      n_models)
         if stop:
             raise SystemExit(128 + stop)
         n_started = get_started(it, cfg)
@@ -1145,6 +1195,8 @@ def train(cfg, parent="out", caught=()):
         save_json(result_path, result)
     if n_rank > 1:
         dist.barrier()
+    if unsaved:             # not in silence, though the result is there
+        raise SystemExit(f"{cfg.out_dir} is complete, but {unsaved}")
     if caught:              # in the last evaluation: the run is complete, what follows is not begun
         raise SystemExit(128 + caught[0])
     return result
