@@ -58,6 +58,9 @@ def make_tokenizer(name, read):
     for piece, _ in itertools.chain(read("train"), read("val")) if name == "char" else ():
         seen[np.frombuffer(piece.encode("utf-32-le"), "<u4")] = True
     table, chars = np.cumsum(seen) - 1, "".join(map(chr, np.flatnonzero(seen)))
+    if len(chars) > 2**16 - 1:
+        raise SystemExit(f"{len(chars):,} different characters do not fit 16 bits; use --tokenizer="
+                         "byte or gpt2")
     n_byte = [1 if name == "byte" else len(char.encode()) for char in chars]
     if name == "gpt2":
         gpt2 = load_gpt2()
@@ -73,8 +76,6 @@ def make_tokenizer(name, read):
         else:
             pieces = [p.encode().decode("latin-1") for p in pieces] if name == "byte" else pieces
             ids = table[np.frombuffer("".join(pieces).encode("utf-32-le"), "<u4")]
-        if ids.max(initial=0) >= min(len(n_byte), 2**16):
-            raise SystemExit(f"token id {ids.max()} is beyond the vocabulary or 16 bits")
         n_id, ends = np.array([len(piece) for piece in pieces]), np.array(ends) > 0
         ids = np.insert(ids, np.cumsum(n_id)[ends], end_mark) if any(ends) else ids
         return ids.astype("<u2"), (n_id + ends).astype(np.uint32)
@@ -231,7 +232,7 @@ def save(answer, part, done, n_byte):
 
 def download(url, part, n_byte, retries):
     """Bring url, or its first n_byte bytes, to `part`, going on where that ends; "" or a fault."""
-    etag = ""                               # of what is here; another file starts anew
+    seen = "", ""                           # ETag and length of what is here; others start anew
     for attempt in range(retries + 1):
         have, wait = os.path.getsize(part) if os.path.exists(part) else 0, 2 ** attempt
         begin = f"bytes {have}-"
@@ -239,19 +240,23 @@ def download(url, part, n_byte, retries):
             return ""
         headers = {"User-Agent": "nanoSpline prepare.py", "Accept-Encoding": "identity",
                    "Range": f"bytes={have}-{n_byte - 1 if n_byte else ''}"}
-        headers |= {"If-Range": etag} if etag and have else {}
+        headers |= {"If-Range": seen[0]} if seen[0] and have else {}
         try:
             with requests.get(url, headers=headers, stream=True, timeout=60) as answer:
                 status, kind = answer.status_code, answer.headers.get("Content-Type", "")
+                part_of = answer.headers.get("Content-Range", begin)
+                total = part_of.partition("/")[2] or answer.headers.get("Content-Length", "")
+                now = answer.headers.get("ETag", ""), total
                 fault = f"answered {status} {answer.reason} {kind}"
                 if status == 429 or status >= 500:
                     told = answer.headers.get("Retry-After", "")
                     wait = min(int(told) if told.isdecimal() else wait, 600)
-                elif not answer.headers.get("Content-Range", begin).startswith(begin):
+                elif not part_of.startswith(begin) or status == 206 and any(
+                        all(pair) and len({*pair}) > 1 for pair in zip(seen, now)):
                     os.remove(part)
-                    fault = "sent another part than was asked for"
+                    fault, seen = "sent another part or file than was asked for", ("", "")
                 elif status in (200, 206) and "html" not in kind:
-                    etag = answer.headers.get("ETag", "")
+                    seen = now
                     fault, wait = save(answer, part, have if status == 206 else 0, n_byte), 0
                 else:                                   # 416: nothing comes after what is here
                     return "" if status == 416 and have else fault
@@ -518,6 +523,7 @@ def main(argv):
         return print(__doc__ + configurator.read_section(__file__, "flags"))
     name = " ".join(arg for arg in argv if arg[:1] != "-" and "=" not in arg)
     flags = configurator.parse(FLAGS, [arg for arg in argv if arg[:1] == "-" or "=" in arg])
+    flags["data_dir"] = flags["data_dir"] or FLAGS["data_dir"]
     for flag, right in (("tokenizer", ("", "gpt2", "char", "byte")), ("retries", range(100)), (
             "difficulty", ("easy", "medium", "hard")), ("max_tokens", range(1, 10**15))):
         if flags[flag] not in right:
@@ -525,7 +531,7 @@ def main(argv):
     if flags["files"] and (name in ["all", "raw", *DATASETS] or not re.fullmatch(r"[\w-]+", name)):
         raise SystemExit(f"--files: your text cannot have the name {name!r}")
     if not flags["files"] and name not in ["", "all", *DATASETS]:
-        near = difflib.get_close_matches(name, [*DATASETS, "all"], 1, 0.0)[0]
+        near = difflib.get_close_matches(name.split("/")[0], [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")
     for each in DATASETS if name in ("", "all") else [name]:
         row = "{:12} {:17} {}".format(each, *DATASETS.get(each, [""] * 3)[1:])

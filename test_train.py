@@ -1160,17 +1160,20 @@ def test_pieces_of_one_long_line_give_the_tokens_of_the_whole():
 
 @pytest.mark.parametrize("content, message", [
     (b"abc\xffdef", "a.txt: invalid UTF-8 at byte 3"), (b"a" * 9000 + b"\xe4", "at byte 9000"),
-    (b"x", "too little text"), (b"", "matches no file"), (b"\xef\xbb\xbf", "too little text")])
+    (b"x", "too little text"), (b"", "matches no file"), (b"\xef\xbb\xbf", "too little text"),
+    pytest.param("".join(map(chr, range(0x10000, 0x22000))).encode(), "fit 16 bits", id="kinds")])
 def test_text_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path, content, message):
     (tmp_path / "own_byte").mkdir()
     (tmp_path / "own_byte" / "a.txt").write_bytes(content)
     for name, reason in ("x", message), ("own", "choose another name"):     # never replaced
         with pytest.raises(SystemExit, match=reason):
-            prepared_run(tmp_path, name, f"--files={tmp_path}/*/a.txt", "--tokenizer=byte")
+            kind = "char" if name == "x" and "fit" in message else "byte"
+            prepared_run(tmp_path, name, f"--files={tmp_path}/*/a.txt", f"--tokenizer={kind}")
     assert list_all(tmp_path) == ["own_byte/a.txt"]
 
 @pytest.mark.parametrize("argv, message", [
-    ("shakespere", "did you mean shakespeare"), ("code --tokeniser=char", "did you mean tokenizer"),
+    ("shakespere", "did you mean shakespeare"), ("math/numbers__gcd", "did you mean math"),
+    ("code --tokeniser=char", "did you mean tokenizer"),
     ("code --tokenizer=bpe", "not in"), ("math --difficulty=1", "not in"), ("a/b --files=", "a/b"),
     ("code --max_tokens=0", "not in"), ("code --files=x", "name 'code'"), ("a --files=_", "no"),
     ("shakespeare --tokenizer=byte --mirror=nowhere", "put a copy at nowhere"),
@@ -1234,12 +1237,16 @@ def test_a_download_never_joins_parts_that_do_not_fit(tmp_path):
     old, new = b"old" * 9000, b"new" * 9000
     answers = [(200, {}, new, 6000), (206, {"Content-Range": "bytes 0-26999/27000"}, new, None),
                (200, {}, new, None), (200, {"ETag": "1"}, old, 6000)]
-    answers += [(200, {"ETag": "2"}, new, None)]
+    answers += [(200, {"ETag": "2"}, new, None), (200, {"ETag": "1"}, old, 6000)]
+    answers += [(206, {"ETag": "2", "Content-Range": "bytes 6000-26999/27000"}, new[6000:], None)]
+    answers += [(200, {}, new, None), (200, {}, old, 6000)]
+    answers += [(206, {"Content-Range": "bytes 6000-26998/26999"}, new[6001:], None)]
+    answers += [(200, {}, new, None)]
     with serve(lambda path, n: answers[n]) as (url, log):
         flags = {**prepare.FLAGS, "data_dir": str(tmp_path), "retries": 2}
-        for name in "ab":
+        for name in "abcd":
             assert Path(prepare.fetch(flags, f"{url}/{name}.txt")).read_bytes() == new
-    assert [row[1] for row in log] == [0, 6000, 0, 0, 6000]
+    assert [row[1] for row in log] == [0, 6000, 0, 0, 6000, 0, 6000, 0, 0, 6000, 0]
 
 def test_a_zip_with_a_wrong_byte_is_damaged(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:       # not packed
