@@ -699,5 +699,7 @@ if __name__ == "__main__":
         try:
             commands[argv[0]](SimpleNamespace(**configurator.parse(defaults, mine)), rest)
             sys.stdout.flush()
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         except (OSError, MemoryError, RuntimeError) as error:
             give_up(error)

@@ -14,7 +14,7 @@ in a document is text (see README). Of --files each is a document, in the order 
 none if empty; train is the first 90 % of all bytes, whole characters.
 """
 import ast, codecs, collections, contextlib, difflib, functools, glob, gzip, hashlib, io, itertools
-import json, math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile
+import json, math, os, random, re, shutil, sys, sysconfig, tarfile, tempfile, time, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -65,7 +65,10 @@ def make_tokenizer(name, read):
     if name == "gpt2":
         gpt2 = load_gpt2()
         n_byte = [len(gpt2.decode_single_token_bytes(i)) for i in range(50256)]
-    end_mark = len(n_byte) if name == "gpt2" or any(ends for _, ends in read("val")) else None
+    marks = {1} if name == "gpt2" else {ends > 0 for _, ends in read("val")}
+    if not marks:
+        raise SystemExit("too little text: there is none to validate on")
+    end_mark = len(n_byte) if any(marks) else None
     n_byte += [0] * (end_mark is not None)
     def encode(group):
         pieces, ends = zip(*group)
@@ -124,6 +127,7 @@ def write_set(folder, name, meta, encode, limit, read, kinds=()):
     if kinds:
         order = (ends - 1 for _, ends in read("val") if ends)
         meta.update(types=kinds, val_pairs=[(i, *row) for i, row in zip(order, count.tolist())])
+    meta["checksum"] = hashlib.sha256(json.dumps(meta).encode()).hexdigest()     # of all before it
     with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
         json.dump(meta, file)
     print(f"{name}: {meta['tokenizer']} tokens {meta['n_token']} of {meta['vocab_size']} kinds")
@@ -214,23 +218,25 @@ def find_fault(path, size, sha256, magic):
         return f"is damaged ({error})"
     return ""
 
-def save(answer, part, done, n_byte):
-    """Write an answer into the file `part` after `done` bytes; returns "" or what went wrong."""
+def save(answer, part, done, most):
+    """Write an answer into the file `part` after `done` bytes, until it has `most` if that is
+    given; returns "" or what went wrong."""
     length, start, first = answer.headers.get("Content-Length", ""), done, time.time()
-    goal = done + int(length if length.isdecimal() else 0)
+    packed = answer.headers.get("Content-Encoding", "identity") != "identity"   # length of another
+    goal = done + int(length if length.isdecimal() and not packed else 0)
     answer.raw.enforce_content_length = False           # what came before a cut is kept
     with open(part, "ab" if done else "wb") as file:
         for block in answer.iter_content(2**16):
             done += file.write(block)
             if done >> 24 > done - len(block) >> 24:
                 rate = (done - start) / (time.time() - first)
-                print(f"{part}: {done:,} of {goal:,} bytes, {rate:,.0f}/s, "
-                      f"{(goal - done) / rate:.0f} s left", flush=True)
-            if n_byte and done >= n_byte:
+                left = f", {(goal - done) / rate:.0f} s left" if goal > done else ""
+                print(f"{part}: {done:,} bytes, {rate:,.0f}/s{left}", flush=True)
+            if most and done >= most:
                 return ""
     return "" if done >= goal else f"was cut after {done:,} of {goal:,} bytes"
 
-def download(url, part, n_byte, retries):
+def download(url, part, n_byte, most, retries):
     """Bring url, or its first n_byte bytes, to `part`, going on where that ends; "" or a fault."""
     seen = "", ""                           # ETag and length of what is here; others start anew
     for attempt in range(retries + 1):
@@ -257,7 +263,7 @@ def download(url, part, n_byte, retries):
                     fault, seen = "sent another part or file than was asked for", ("", "")
                 elif status in (200, 206) and "html" not in kind:
                     seen = now
-                    fault, wait = save(answer, part, have if status == 206 else 0, n_byte), 0
+                    fault, wait = save(answer, part, have if status == 206 else 0, most), 0
                 else:                                   # 416: nothing comes after what is here
                     return "" if status == 416 and have else fault
         except requests.RequestException as error:
@@ -272,6 +278,7 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
     mirror, name, faults = flags["mirror"].rstrip("/"), os.path.basename(urls[0]), []
     if n_byte or mirror and not flags["verify"]:
         size = sha256 = None
+    most = n_byte or size and size + 1                  # an endless answer ends, and is told
     in_place, hub = mirror and "://" not in mirror, "https://huggingface.co"
     folder = os.path.join(flags["data_dir"], "raw", re.sub(r"\W+", "_", mirror))
     path = os.path.join(mirror if in_place else folder, name)
@@ -283,7 +290,7 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
     part = path + ".part"
     for url in [] if in_place else [f"{mirror}/{name}"] if mirror else urls:
         url = url.replace(hub, os.environ.get("HF_ENDPOINT", hub).rstrip("/"))
-        if not (fault := download(url, part, n_byte, flags["retries"])):
+        if not (fault := download(url, part, n_byte, most, flags["retries"])):
             if not (fault := find_fault(part, size, sha256, magic)):
                 path = part if n_byte else path
                 os.replace(part, path)
@@ -372,9 +379,13 @@ def open_csn(language, flags, limit):
         part, archive = "/valid/" if split == "val" else "/train/", zipfile.ZipFile(path)
         names = [name for name in archive.namelist() if part in name and name.endswith(".gz")]
         for name in sorted(names, key=lambda name: (len(name), name)):      # 2 before 10
-            for row in gzip.open(archive.open(name)):
-                code = json.loads(row)["code"]          # a lone surrogate becomes "?"
-                yield code.encode("utf-8", "replace").decode(), 1
+            try:
+                for row in gzip.open(archive.open(name)):       # a lone surrogate becomes "?"
+                    yield json.loads(row)["code"].encode("utf-8", "replace").decode(), 1
+            except (EOFError, zlib.error, OSError, ValueError, LookupError, TypeError,
+                    AttributeError) as error:
+                raise SystemExit(f"{path} is damaged: {name} should hold lines of JSON with a text "
+                                 f"\"code\" ({type(error).__name__}); remove it") from None
     return read
 
 def open_fineweb(flags, limit):
@@ -390,9 +401,11 @@ def open_fineweb(flags, limit):
                                   needed=i < 2 or not flags["mirror"])  # that may hold only a few
             if not path:
                 return
-            n_token = min(need, int(np.fromfile(path, "<i4", 3)[2]))
-            if os.path.getsize(path) < 1024 + 2 * n_token:
-                raise SystemExit(f"{path} is cut: it should hold {n_token:,} tokens; remove it")
+            n_told, n_there = int(np.fromfile(path, "<i4", 3)[2]), os.path.getsize(path) // 2 - 512
+            n_token = min(need, n_told)
+            if n_token < 1 or n_there < n_token or n_there > n_told:
+                raise SystemExit(f"{path} is damaged: its header tells {n_told:,} tokens, there are"
+                                 f" {n_there:,}; remove it")
             for j in range(0, n_token, 2**15):
                 ids = np.fromfile(path, "<u2", min(2**15, n_token - j), offset=1024 + 2 * j)
                 if ids.max() > 50256:
@@ -412,9 +425,11 @@ def open_math(flags, limit):
         if folder in splits:
             n_line = None if folder == "interpolate" else 2 * (limit // 560 + 1)
             lines = itertools.islice(archive.extractfile(member), n_line)   # 10 tokens a pair
-            yield name.removesuffix(".txt"), splits[folder], [
-                (question.decode().strip(), answer.decode().strip())
-                for question, answer in zip(lines, lines)]
+            lines = [line.decode().strip() for line in lines]
+            if len(lines) % 2 or not all(lines):
+                raise SystemExit(f"{path} is damaged: {member.name} should hold pairs of lines, "
+                                 "none empty; remove it")
+            yield name.removesuffix(".txt"), splits[folder], [*zip(lines[::2], lines[1::2])]
             n_seen += 1
     if n_seen != 112:
         raise SystemExit(f"{path} holds {n_seen} of 2 x 56 modules; remove it and run again")
@@ -483,7 +498,8 @@ DATASETS = {    # function, licence, source and size of the download
 
 def make(name, flags):
     """Build a data set in a folder beside its place, then move it there in one step."""
-    function, licence, source = DATASETS.get(name, (open_files, "your own", flags["files"]))
+    function, licence, source = DATASETS.get(
+        name, (open_files, "your own", os.path.abspath(flags["files"])))
     default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
     tokenizer = flags["tokenizer"] or default
     folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
@@ -543,6 +559,8 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except OSError as error:                            # output is full or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(f"stopped: {error}") from None

@@ -1,6 +1,7 @@
 """The tests. SLOW=1 adds what starts processes or takes long; samples are skipped when absent."""
 import collections
 import contextlib
+import gzip
 import hashlib
 import http.server
 import importlib.util
@@ -444,7 +445,8 @@ BAD += [("", *row) for row in (
     ("train.bin", bytes(600), "sha256"),
     ("val.bin", b"\t\0" * 200, "vocab"), ("val.bin", bytes(401), "val.bin"),
     ("meta.json", b"", "prepare.py"), ("meta.json", b"{}", "meta"), ("meta.json", b"[]", "meta"),
-    ("meta.json", {"tokenizer": 5}, "meta"), ("meta.json", {"end_mark": 9}, "meta"))]
+    ("meta.json", {"tokenizer": 5}, "meta"), ("meta.json", {"end_mark": 9}, "meta"),
+    ("meta.json", {"checksum": "0"}, "does not fit its checksum"))]
 BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
     ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
     ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
@@ -1228,9 +1230,12 @@ def test_downloads_wait_fall_back_and_go_on_where_they_were_cut(tmp_path):
         for wrong in {"size": 11}, {"sha256": "0" * 64}, {}, {}:            # the last: 416
             with pytest.raises(SystemExit, match="published" if wrong else "not the data|416"):
                 prepare.fetch(flags, f"{url}/b.txt", **wrong)
-        answer = SimpleNamespace(headers={"Content-Length": "many"}, raw=SimpleNamespace(),
-                                 iter_content=lambda size: iter([body]))
-        assert prepare.save(answer, tmp_path / "raw" / "a.txt", 0, None) == ""
+        for headers in {"Content-Length": "many"}, {"Content-Length": "99999",
+                                                    "Content-Encoding": "gzip"}:
+            answer = SimpleNamespace(headers=headers, raw=SimpleNamespace(),
+                                     iter_content=lambda size: iter([body] * 9))
+            assert prepare.save(answer, tmp_path / "raw" / "a.txt", 0, len(body)) == ""
+            assert os.path.getsize(tmp_path / "raw" / "a.txt") == len(body)     # though more came
     assert list_all(tmp_path) == ["raw/a.txt"]
 
 def test_a_download_never_joins_parts_that_do_not_fit(tmp_path):
@@ -1255,7 +1260,35 @@ def test_a_zip_with_a_wrong_byte_is_damaged(tmp_path):
     (tmp_path / "x.zip").write_bytes(data)
     assert "is damaged" in prepare.find_fault(tmp_path / "x.zip", None, None, b"PK\3\4")
 
-def test_a_built_in_set_never_replaces_own_text_and_links_count_once(tmp_path):
+@pytest.mark.parametrize("name, member, content, message", [
+    ("csn_python", "", b"", "to validate"), ("csn_python", "x/train/1.gz", b"CUT", "1.gz should"),
+    *(("csn_python", "x/valid/1.gz", row, "lines of JSON with a text")
+      for row in (b"[1]", b'{"code": 5}', b"{}", b"{")),
+    ("math", "v/interpolate/t00.txt", b"0?\n\n1\n", "t00.txt should hold pairs of lines"),
+    ("math", "v/train-easy/t01.txt", b"0?\n1\n0?\n", "t01.txt should hold pairs of lines")])
+def test_damage_inside_a_download_is_named_in_one_line(tmp_path, name, member, content, message):
+    (tmp_path / "in").mkdir()
+    if name == "math":
+        with tarfile.open(fileobj=io.BytesIO(make_archive(name))) as old, tarfile.open(
+                tmp_path / "in" / "mathematics_dataset-v1.0.tar.gz", "w:gz") as new:
+            for each in old:
+                data = content if each.name == member else old.extractfile(each).read()
+                each.size = len(data)
+                new.addfile(each, io.BytesIO(data))
+    else:
+        with zipfile.ZipFile(tmp_path / "in" / "python.zip", "w") as archive:
+            rows = gzip.compress(b'{"code": "def f(): pass"}\n' * 99)
+            archive.writestr("x/train/0.gz", rows)
+            if member:
+                archive.writestr("x/valid/0.gz", rows)
+                packed = rows[:-20] if content == b"CUT" else gzip.compress(content)
+                archive.writestr(member, packed)
+    with pytest.raises(SystemExit, match=message) as stop:
+        prepare.main([name, f"--mirror={tmp_path / 'in'}", f"--data_dir={tmp_path / 'data'}",
+                      "--tokenizer=byte"])
+    assert "\n" not in stop.value.code and not os.path.exists(tmp_path / "data" / name)
+
+def test_a_built_in_set_never_replaces_own_text_and_links_count_once(tmp_path, monkeypatch):
     (tmp_path / "in" / "sub").mkdir(parents=True)
     (tmp_path / "in" / "input.txt").write_text("abcdefghij" * 90)
     (tmp_path / "in" / "sub" / "up").symlink_to("..")
@@ -1268,6 +1301,11 @@ def test_a_built_in_set_never_replaces_own_text_and_links_count_once(tmp_path):
     meta.parent.rename(tmp_path / "shakespeare_char")
     with pytest.raises(SystemExit, match="was made of .*choose another name"):
         prepare.main(["shakespeare", char, *place])
+    for folder in ("in", "in/sub"):         # the same pattern means another text elsewhere
+        monkeypatch.chdir(tmp_path / folder)
+        Path("own.md").write_text(folder * 90)
+        with contextlib.nullcontext() if folder == "in" else pytest.raises(SystemExit, match="own"):
+            prepare.main(["own", "--files=*.md", char, place[0]])
     with pytest.raises(SystemExit, match="there is no .*nowhere/enwik8.zip"):
         prepare.main(["enwik8", char, place[0], f"--mirror={tmp_path}/nowhere"])
 
@@ -1278,10 +1316,12 @@ def test_a_prefix_of_a_shard_fetches_only_its_bytes_and_grows(tmp_path):
         for limit in (1000, 3000, 2000, 20000):
             assert sum(len(ids) for ids, _ in prepare.open_fineweb(flags, limit)("train")) == limit
     assert [row[2] for row in log] == [1024 + 2 * 1000, 2 * 2000, len(body)]
-    (tmp_path / "fineweb_train_000001.bin").write_bytes(body[:3000])    # cut, in a folder
     flags = {**flags, "mirror": str(tmp_path)}
-    with pytest.raises(SystemExit, match="is cut"):
-        list(prepare.open_fineweb(flags, 20000)("train"))
+    for told in (50_000, -1, 0, 499):                                   # there are 500
+        header = np.array([20240520, 1, told] + [0] * 253, "<i4").tobytes()
+        (tmp_path / "fineweb_train_000001.bin").write_bytes(header + bytes(1000))
+        with pytest.raises(SystemExit, match=f"header tells {told:,} tokens, there are 500; rem"):
+            list(prepare.open_fineweb(flags, 20000)("train"))
     (tmp_path / "fineweb_train_000001.bin").write_bytes(body[:1500] + b"\xff" * 1500)
     with pytest.raises(SystemExit, match="fineweb_train_000001.bin holds token id 65535"):
         list(prepare.open_fineweb(flags, 400)("train"))
@@ -1300,6 +1340,16 @@ def test_kill_9_leaves_nothing_half_done_and_the_next_run_is_undisturbed(tmp_pat
         assert killed.returncode == -9 and not (tmp_path / "a" / "enwik8_byte").exists()
         one, two = (prepared_run(tmp_path / folder, "enwik8", *options) for folder in "ab")
     assert one[0] == two[0] and np.array_equal(one[1], two[1])
+
+@slow
+def test_ctrl_c_ends_prepare_without_a_traceback_and_leaves_nothing(tmp_path):
+    process = subprocess.Popen([sys.executable, prepare.__file__, "code", f"--data_dir={tmp_path}"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not list_all(tmp_path):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1] == b"" and process.returncode == 130
+    assert list_all(tmp_path) == []
 
 def test_the_locale_changes_nothing_and_a_missing_vocabulary_is_explained(tmp_path):
     (tmp_path / "\u00e9.txt").write_bytes("\u00e9 \u4f60 \U0001f642\n".encode() * 50)

@@ -509,6 +509,9 @@ def read_dataset(data_dir, dataset, block_size):
 
 def check_meta(meta):
     """Its n_token and vocab_size; an exception of any kind if it is not what prepare.py writes."""
+    content = json.dumps({name: value for name, value in meta.items() if name != "checksum"})
+    if meta.get("checksum", digest := hashlib.sha256(content.encode()).hexdigest()) != digest:
+        raise ValueError("it does not fit its checksum")
     n_token, mark, sizes = meta["n_token"], meta["end_mark"], meta["bytes_per_token"]
     pairs = np.array(meta.get("val_pairs", [[0, 0, n_token["val"]]]))
     numbers = [meta["vocab_size"], mark or 0, n_token["train"], *sizes, *pairs.flatten().tolist()]
