@@ -503,6 +503,7 @@ def make(name, flags):
     default = "char" if name in ("arithmetic", "code", "prose") else "gpt2"
     tokenizer = flags["tokenizer"] or default
     folder = os.path.join(flags["data_dir"], name + f"_{tokenizer}" * (tokenizer != default))
+    folder = os.path.realpath(folder)                   # what a link points to is made anew
     is_huge = name in ("fineweb", "math") and flags["max_tokens"] == FLAGS["max_tokens"]
     temp, limit = f"{folder}.{os.getpid()}.tmp", 10**8 if is_huge else flags["max_tokens"]
     meta_path = os.path.join(folder, "meta.json")

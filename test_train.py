@@ -1306,6 +1306,15 @@ def test_a_built_in_set_never_replaces_own_text_and_links_count_once(tmp_path, m
         Path("own.md").write_text(folder * 90)
         with contextlib.nullcontext() if folder == "in" else pytest.raises(SystemExit, match="own"):
             prepare.main(["own", "--files=*.md", char, place[0]])
+    prepare.main(["link", files, char, place[0]])
+    own = (link := tmp_path / "link_char").rename(tmp_path / "aim")
+    link.symlink_to("aim")
+    own.joinpath("val.bin").write_bytes(b"")
+    assert refuses(f"prepare.py link --tokenizer=char --files='{files[8:]}'", train.read_dataset,
+                   str(tmp_path), "link_char", 8)
+    prepare.main(["link", files, char, place[0]])       # the folder behind a link is made anew
+    assert link.is_symlink() and [*tmp_path.glob("*aim*")] == [own]
+    assert train.read_dataset(str(tmp_path), "link_char", 8)
     with pytest.raises(SystemExit, match="there is no .*nowhere/enwik8.zip"):
         prepare.main(["enwik8", char, place[0], f"--mirror={tmp_path}/nowhere"])
 

@@ -26,6 +26,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -485,6 +486,8 @@ def read_dataset(data_dir, dataset, block_size):
         raise SystemExit(f"dataset={dataset}: no usable {folder}/meta.json ({error}); there are "
                          f"{', '.join(there) or 'none'}; make it with: {command} (and --files=... "
                          "if it is your own text)") from None
+    own = meta.get("licence") == "your own"
+    command += f" --files={shlex.quote(str(meta.get('source')))}" if own else ""
     data = SimpleNamespace(meta=meta, n_token={}, path={})
     for split in ("train", "val"):
         path = data.path[split] = f"{folder}/{split}.bin"
