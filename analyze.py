@@ -59,6 +59,7 @@ warmup_rate = ""        # plan: learning rate of the warm-ups; "": the first of 
 NOT_SETTINGS = {*BOOKKEEPING, "mode", "dataset", "learning_rate", "splines"}
 SPLINE_FLAGS = {"mlp_act", "attn_act", "parts", "n_knot", "spline_range", "spline_init", "n_models",
                 "share_layers", "stagger", "spline_lr", "spline_data"}  # idle in plain baselines
+CONTROLS = ("gelu", "scaled", "line", "scaled_line", "shuffled")
 HIGHER_IS_BETTER = ("accuracy", "exact_match")
 
 def get_mark(data):
@@ -128,7 +129,10 @@ def read_cells(flags):
             raise SystemExit(f"metric={name} is in no result; there are {', '.join(known)}")
     names = {row[1] for cells in groups.values() for row, _ in cells}
     if flags.baseline not in names:
-        print(f"baseline={flags.baseline} is no row, only {', '.join(names)}", file=sys.stderr)
+        message = f"baseline={flags.baseline} is no row, only {', '.join(names)}"
+        if flags.baseline != baseline:
+            raise SystemExit(message)
+        print(message, file=sys.stderr)             # not asked for, and the rest can be shown
     every = [json.loads(settings).items() for settings in groups]
     return [(" ".join(f"{k}={v}" for k, v in mine if not all((k, v) in other for other in every)),
              cells) for mine, cells in zip(every, groups.values())]
@@ -225,6 +229,8 @@ def matrix(flags, files):
         raise SystemExit(f"by={flags.by} should be rows or types")
     for title, cells in read_cells(flags):
         cells = split_types(cells, flags.metric) if flags.by == "types" else cells
+        if not cells:
+            raise SystemExit("by=types: no run is on a data set with question types")
         rows, columns = list_axes(cells, flags.baseline)
         print(f"\n{flags.metric or 'validation loss (of answers if there are any)'} {title}"
               "\neach row at its own best learning rate")
@@ -646,6 +652,10 @@ def plan(flags, passed):
         if not is_stale(run, data_dir)}
     warmup = both + [f"--{arg[9:]}" for arg in passed if arg.startswith("--warmup_")]
     names = dict.fromkeys(source.partition(":")[0] for source in sources)
+    for source in sources:
+        if (control := source.partition(":")[2]) not in ("", *CONTROLS):
+            raise SystemExit(f"source {source}: there is no control {control}, only "
+                             f"{', '.join(CONTROLS)}")
     for mode, dataset, seed, rate, source in itertools.chain(itertools.product(["warmup"], names,
             seeds, [flags.warmup_rate or rates[0]], [""]), itertools.product(["baseline"], targets,
             seeds, rates, [""]), itertools.product(["transfer"], targets, seeds, rates, sources)):
@@ -657,8 +667,8 @@ def plan(flags, passed):
             if not os.path.exists(path):
                 n_waiting += 1
                 if (name, seed) in learned:
-                    print(f"{path} is missing; analyze.py controls {learned[name, seed]}.json makes"
-                          " gelu, scaled, line, scaled_line, shuffled", file=sys.stderr)
+                    print(f"{path} is missing; analyze.py controls {learned[name, seed]}.json "
+                          "makes it", file=sys.stderr)
                 continue
             args, origin = [*args, f"--splines={path}"], load_splines(path)
             args += ["--parts=mlp", "--attn_act=none"] * (control == "gelu")

@@ -47,8 +47,9 @@ def read_config(path):
             (target,) = assignment.targets
             flags.append((target.id, ast.literal_eval(assignment.value), line))
     except (SyntaxError, ValueError, AttributeError, MemoryError, RecursionError) as error:
-        raise SystemExit(f"{path}, line {getattr(error, 'lineno', line)}: only lines like name = 3 "
-                         "or name = \"text\" may stand there, in UTF-8") from None
+        line = getattr(error, "lineno", None) or line
+        raise SystemExit(f"{path}, line {line}: only lines like name = 3 or name = \"text\" may "
+                         "stand there, in UTF-8") from None
     return flags
 
 

@@ -25,7 +25,7 @@ import configurator
 # --------------------------------------------------------------------------------------------------
 # flags: every setting with its default, on the command line --name=value
 tokenizer = ""           # gpt2, char, byte; "" is char for the three made here, gpt2 for the rest
-max_tokens = 10**12      # training tokens at most; where not given, fineweb and math stop at 10**8
+max_tokens = 1_000_000_000_000  # training tokens at most; not given: 10**8 of fineweb and math
 mirror = ""              # folder or address that holds the downloads by their base names
 verify = False           # check the published sizes and hashes behind a mirror too
 difficulty = "easy"      # of math: easy, medium, hard
@@ -546,7 +546,8 @@ def main(argv):
         if flags[flag] not in right:
             raise SystemExit(f"--{flag}={flags[flag]} is not in {right}")
     if flags["files"] and (name in ["all", "raw", *DATASETS] or not re.fullmatch(r"[\w-]+", name)):
-        raise SystemExit(f"--files: your text cannot have the name {name!r}")
+        raise SystemExit(f"--files: your text cannot have the name {name!r}, but any of letters, "
+                         "digits, _ and - that is not among: " + ", ".join(["all", *DATASETS]))
     if not flags["files"] and name not in ["", "all", *DATASETS]:
         near = difflib.get_close_matches(name.split("/")[0], [*DATASETS, "all"], 1, 0.0)[0]
         raise SystemExit(f"unknown data set {name}; did you mean {near}? Own text needs --files=")

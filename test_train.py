@@ -477,7 +477,7 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, flags, name, cont
     ("--seed=1 --dataset=y a.py b=1.py --beta1=0.3",
      {"seed": 8, "dataset": "x", "beta1": 0.3, "compile": "True", "resume": True}),
     ("FILE " + "(" * 9999, "line 1"), ("--out_dir=~/x", {"out_dir": os.path.expanduser("~/x")}),
-    ("FILE seed = 1\nn_knot = [", "line 2: only"),
+    ("FILE seed = 1\nn_knot = [", "line 2: only"), ("FILE \0", "line 1: only"),
     ("FILE seed = 1\n\nbeta1 = 'x'", "line 3: beta1"),
     ("--n_knt=3", "n_knot"), ("--seed=1.5", "whole"), ("--seed=x", "whole"), ("no.py", "no.py"),
     ("--beta1=fast", "number"), ("--beta1=nan", "number"), ("--resume=1", "True or False"),
@@ -704,6 +704,9 @@ def test_link_to_the_script_finds_its_own_folder_and_a_lone_rank_starts_nothing(
                           env=os.environ | {"RANK": "0"})
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert f"{Path(train.__file__).resolve().parent}/data/none" in done.stderr
+    done = subprocess.run([sys.executable, link, "--dataset=none"], text=True, capture_output=True,
+                          env=os.environ | {"RANK": "0", "WORLD_SIZE": "2"})
+    assert done.stderr.count("\n") == 1 and "no process of torchrun" in done.stderr
 
 @slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device")
@@ -1492,10 +1495,13 @@ def test_two_runs_of_one_cell_rate_and_seed_are_never_told_apart_in_silence(tmp_
     for loss in (1.0, 2.0):
         write_run(tmp_path, "a", 0.001, 0, loss)
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
-    flags = SimpleNamespace(out_dir=tmp_path, targets="", baseline="glu", metric="")
+    flags = SimpleNamespace(out_dir=tmp_path, targets="", baseline="gelu", metric="")
     analyze.read_cells(flags)
     error = capsys.readouterr().err
-    assert "baseline=glu is no row, only gelu" in error
+    for words, change in (("baseline=glu is no row, only gelu", {"baseline": "glu"}),
+                          ("by=types: no run is on a data set with", {"by": "types"})):
+        with pytest.raises(SystemExit, match=words):
+            call(capsys, "matrix", tmp_path, **change)
     (write_run(tmp_path, "b", 0.001, 0, 9.0) / "result.json").unlink()     # unfinished, but first
     write_run(tmp_path, "b", 0.001, 0, 3.0)
     assert "gelu 1.000 3.000 2.000" in call(capsys, "matrix", tmp_path)
@@ -1626,9 +1632,11 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
                  sources="p:gelu", targets="q r", seeds="0,0", rates="1e-3,1e-3")
     assert len(lines) == 2 and "--parts=mlp --attn_act=none" in lines[0]        # nothing twice
     analyze.plan(SimpleNamespace(**vars(analyze) | {
-        "out_dir": str(tmp_path), "sources": "p:typo", "targets": "q r", "seeds": "0",
+        "out_dir": str(tmp_path), "sources": "p:scaled", "targets": "q r", "seeds": "0",
         "rates": "1e-3"}), ["--n_layer=2", "--warmup_scramble=True"])
-    assert "splines-typo.json is missing" in capsys.readouterr().err
+    assert "splines-scaled.json is missing" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="source p:typo: there is no control typo, only gelu, "):
+        call(capsys, "plan", tmp_path, sources="p:typo", targets="q r")
     (place := tmp_path / "data" / "p").mkdir(parents=True)
     write_json(place / "meta.json", sha256={"train": "other", "val": "other"})
     analyze.plan(SimpleNamespace(**vars(analyze) | {

@@ -1255,7 +1255,11 @@ if __name__ == "__main__":
             raise SystemExit(print(configurator.read_section(__file__, "flags"), flush=True))
         cfg = SimpleNamespace(**configurator.parse(DEFAULTS, sys.argv[1:]))
         if {"RANK", "WORLD_SIZE"} <= os.environ.keys():     # started by torchrun
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            try:
+                dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            except ValueError as error:
+                raise SystemExit("RANK and WORLD_SIZE are set but this is no process of torchrun: "
+                                 f"{str(error).splitlines()[0]}; unset them") from None
             if torch.cuda.is_available():
                 cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
         caught = catch_signals()
