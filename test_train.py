@@ -450,11 +450,12 @@ BAD += [("", *row) for row in (
 BAD += [(f"mode=transfer {flags}", "s.json", content, words) for flags, content, words in (
     ("n_knot=32", {}, "n_knot"), ("", {"attn": [[]]}, "attn"), ("spline_range=9", {}, "range"),
     ("share_layers=none", {}, "share_layers"), ("", {"mlp": [[math.nan] * 64]}, "mlp"),
-    ("", {"mlp": [[1e39] * 64]}, "mlp"), ("", {"share_layers": "a"}, "should be all, middle"),
+    ("", {"mlp": [[1e39] * 64]}, "mlp"), ("", {"share_layers": "a"}, "='a' all, middle"),
     *(("", {"visits": {"mlp": [[n] * 64]}}, "visits of mlp") for n in (-1, math.nan, "x")),
     ("", {"spline_range": math.nan}, "spline_range"), ("", {"seed": "x"}, "seed should be"),
-    ("", {"flags": 5}, "flags should be"), ("", {"mlp": 0}, "mlp should be rows of 64"),
-    ("", [1, 2], "as train.py writes"), ("", {"n_knot": None}, "n_knot should be"),
+    ("", {"flags": 5}, "flags should be"), ("", {"mlp": 0}, "mlp should be like [], not 0"),
+    ("", [1, 2], "as train.py writes"), ("", {"n_knot": None}, "n_knot=0 should be"),
+    ("", {"attn": None}, "has 0 attn functions"),
     ("share_layers=none", {"share_layers": "none", "mlp": [[0.0] * 64] * 4}, "mlp"))]
 
 @pytest.mark.parametrize("flags, name, content, words", BAD)

@@ -749,12 +749,12 @@ def check_result(result, max_iters):
         raise ValueError
     sum_numbers(last | {name: result.get(name, 0) for name in ("tokens", "n_param")})
 
-def check_types(flags):
-    """TypeError if a flag that was read from a JSON file has a value of another type."""
-    for name, value in flags.items():
-        kinds = type(DEFAULTS.get(name, value)), type(value)
+def check_types(content, examples=DEFAULTS):
+    """ValueError if a value read from a JSON file has not the type of the example of that name."""
+    for name, value in content.items():
+        kinds = type(example := examples.get(name, value)), type(value)
         if kinds[0] is not kinds[1] and kinds != (float, int):
-            raise TypeError(name)
+            raise ValueError(f"{name} should be like {example!r}, not {value!r:.40}")
 
 def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
     """Everything to go on from. When the disk is full the last good file stays; gives a warning."""
@@ -804,43 +804,41 @@ def read_csv_splines(path):
     return {"n_knot": n_knot, "spline_range": spline_range, "mlp": mlp, "attn": attn,
             "share_layers": "all" if shared else "none", "dataset": "csv"}
 
+SPLINES_FILE = {"n_knot": 64, "spline_range": 15.0, "share_layers": "all", "mlp": [], "attn": [],
+                "visits": {}, "dataset": "", "tokenizer": "", "data": {}, "control": "", "seed": 0,
+                "flags": {}, "model_iters": 0}      # the first three must be there
+
 def load_splines(path):
     """The content of a splines file (see README) and the sha256 of its functions, wherever and by
     whatever run it was written; SystemExit if anything is off."""
-    def check(right, name, should):
-        if not right:
-            raise ValueError(f"{name} should be {should}, not {content.get(name)!r:.40}")
     def check_rows(name, rows, least):
-        right = isinstance(rows, list) and all(isinstance(row, list) and len(row) == n_knot and all(
+        right = all(isinstance(row, list) and len(row) == n_knot and all(
             type(x) in (int, float) and least <= x < 1e30 for x in row) for row in rows)
         if not right:
             raise ValueError(f"{name} should be rows of {n_knot} numbers from {least:g} to 1e30")
-    words = {str: "a text", int: "a whole number", dict: "an object"}
-    kinds = {"dataset": str, "tokenizer": str, "control": str, "seed": int, "model_iters": int,
-             "visits": dict, "data": dict, "flags": dict}
     try:
         content = read_csv_splines(path) if path.endswith(".csv") else load_json(path)
-        content, n_knot = dict.fromkeys(kinds) | content, content.get("n_knot")
-        for name, kind in kinds.items():
-            check(content[name] is None or type(content[name]) is kind, name, words[kind])
-        check(type(n_knot) is int and n_knot > 1, "n_knot", "a whole number above 1")
-        check((content["seed"] or 0) >= 0, "seed", "0 or more")
-        check(type(content.get("spline_range")) in (int, float)
-              and 0 < content["spline_range"] < 1e30, "spline_range", "a number from 0 to 1e30")
-        check(content.get("share_layers") in ("all", "middle", "none"), "share_layers",
-              "all, middle or none")
+        content = {name: value for name, value in content.items() if value is not None}
+        check_types(content, SPLINES_FILE)
+        check_types(content.get("flags", {}))
+        names = "n_knot", "spline_range", "share_layers"
+        n_knot, spline_range, share_layers = (content.get(name, 0) for name in names)
+        if n_knot < 2 or not 0 < spline_range < 1e30 or content.get("seed", 0) < 0 or (
+                share_layers not in CHOICES["share_layers"].split()):
+            raise ValueError(f"n_knot={n_knot} should be 2 or more, {spline_range=} a number above "
+                             f"0, {share_layers=} all, middle or none, seed 0 or more")
+        content["spline_range"] = float(spline_range)
+        visits = content.get("visits", {})
         for kind in [kind for kind in ("mlp", "attn") if kind in content]:
             check_rows(kind, content[kind], -1e30)
-            check_rows(f"visits of {kind}", (content["visits"] or {}).get(kind, []), 0)
-            if len((content["visits"] or {}).get(kind, content[kind])) != len(content[kind]):
+            check_rows(f"visits of {kind}", visits.get(kind, []), 0)
+            if len(visits.get(kind, content[kind])) != len(content[kind]):
                 raise ValueError(f"visits of {kind} should be as many rows")
             content[kind] = np.array(content[kind], dtype=np.float64).tolist()
-        functions = {name: content.get(name) for name in
-                     ("n_knot", "spline_range", "share_layers", "mlp", "attn")}
-        check_types(content["flags"] or {})
+        functions = {name: content.get(name) for name in (*names, "mlp", "attn")}
         digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
-        return content | {"sha256": digest, "dataset": content["dataset"] or "file",
-                          "spline_range": float(content["spline_range"])}
+        return dict.fromkeys([*SPLINES_FILE][5:]) | content | {
+            "sha256": digest, "dataset": content.get("dataset") or "file"}
     except Exception as error:          # whatever a damaged file comes up with
         raise SystemExit(f"splines={path} is no splines file as train.py writes it, nor the "
                          f"authors' CSV: {error}") from None
