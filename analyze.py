@@ -35,9 +35,9 @@ from torch.optim.swa_utils import AveragedModel
 
 import configurator
 from train import (BOOKKEEPING, DEFAULTS, GPT, HERE, Spline, add_spline_gradients, check_flags,
-    check_result, check_types, evaluate, get_acts, give_up, load_checkpoint, load_json,
+    check_result, check_row, check_types, evaluate, get_acts, give_up, load_checkpoint, load_json,
     load_splines, make_config, make_model, make_optimizers, make_splines, name_run,
-    read_dataset, save_json, step_splines, sum_numbers, update_model)
+    read_dataset, save_json, step_splines, update_model)
 
 # --------------------------------------------------------------------------------------------------
 # flags
@@ -101,7 +101,7 @@ def read_runs(out_dir):
                 run |= result
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
-                sum(map(sum_numbers, run["log"]))
+                [*map(check_row, run["log"])]
             runs.append(run)
         except Exception:               # whatever a damaged file comes up with
             print(f"{path} is damaged or of another version, its run is left out", file=sys.stderr)
@@ -440,7 +440,7 @@ def load_runs(flags, given):
             if flags.weights == "average" and not average:
                 raise ValueError("it has no averaged weights")
             (model if average else model.module).load_state_dict(average or saved["models"][0][0])
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r:.160}"
                              ) from None
         yield folder, model.module, data, cfg

@@ -1521,7 +1521,8 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
         call(capsys, "matrix", tmp_path)
     for name in ("flags.json", "result.json", "log.jsonl"):
         (write_run(tmp_path, name, 0.001, 0, 1.0) / name).write_text("{")
-    for row in ('{"val_loss": "x"}', "[]"):
+    for row in ('{"iter": 1, "tokens": 1, "val_loss": "x"}', "[]", '{"tokens": 1}',
+                '{"iter": 1, "tokens": 1, "outside": 5}', '{"iter": 1, "tokens": %s}' % 10**400):
         (write_run(tmp_path, row, 0.001, 0, 1.0) / "log.jsonl").write_text(row)
     write_json(write_run(tmp_path, "status", 0.001, 0, 1.0) / "result.json", status=3, last={})
     write_json(write_run(tmp_path, "last", 0.001, 0, 1.0) / "result.json", last={"val_loss": "x"})
@@ -1537,7 +1538,7 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert collections.Counter(errors) == {"flags.json": 6, "result.json": 5, "log.jsonl": 3}
+    assert collections.Counter(errors) == {"flags.json": 6, "result.json": 5, "log.jsonl": 6}
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
     with pytest.raises(SystemExit, match="metric=los is in no result; there are .*val_loss"):
         call(capsys, "matrix", tmp_path, metric="val_loss,los")
@@ -1605,8 +1606,8 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
         (folder := Path(flags["out_dir"])).mkdir()
         source = json.loads(Path(flags["splines"]).read_text()) if flags["splines"] else None
         write_json(folder / "flags.json", flags=flags, source=source, data={})
-        write_json(folder / "result.json", status="finished", last={
-            "val_loss": 1.0, "iter": flags["max_iters"]})
+        last = {"val_loss": 1.0, "iter": flags["max_iters"], "tokens": 9}
+        write_json(folder / "result.json", status="finished", last=last, tokens=9)
         for control in (None, "line", "gelu"):
             name = "-".join(filter(None, ("splines", control)))
             make_splines(folder / f"{name}.json", dataset=flags["dataset"], flags=flags,

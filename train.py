@@ -519,6 +519,7 @@ def check_meta(meta):
     pairs = np.array(meta.get("val_pairs", [[0, 0, n_token["val"]]]))
     numbers = [meta["vocab_size"], mark or 0, n_token["train"], *sizes, *pairs.flatten().tolist()]
     texts = [meta["tokenizer"], meta["fingerprint"], *meta["sha256"].values()]
+    texts += meta.get("types", [])
     if not (all(type(x) is str for x in texts) and {*meta["sha256"]} == {"train", "val"}
             and all(type(x) is int and x >= 0 for x in numbers)
             and (mark or 0) < len(sizes) == meta["vocab_size"]
@@ -742,12 +743,20 @@ def sum_numbers(row):
     """Of a dict and those in it; an exception if anything else is there."""
     return sum(sum_numbers(x) if isinstance(x, dict) else x for x in row.values())
 
-def check_result(result, max_iters):
-    """An exception of any kind unless it is what train leaves in result.json."""
-    last = result.get("last", {})
-    if result["status"] != "failed" and (result["status"], last["iter"]) != ("finished", max_iters):
+def check_row(row):
+    """An exception of any kind unless it is like what train leaves in log.jsonl."""
+    nested = [row.get(name, {}) for name in ("outside", "unvisited", "visited", "averaged")]
+    nested += row.get("by_type", {}).values()
+    if not math.isfinite(sum(map(sum_numbers, [*nested, row])) + row["iter"] + row["tokens"]):
         raise ValueError
-    sum_numbers(last | {name: result.get(name, 0) for name in ("tokens", "n_param")})
+
+def check_result(result, max_iters):
+    """An exception of any kind unless it is like what train leaves in result.json."""
+    if result["status"] != "failed":
+        check_row(result["last"])
+        if (result["status"], result["last"]["iter"]) != ("finished", max_iters):
+            raise ValueError
+        math.isfinite(result["tokens"])
 
 def check_types(content, examples=DEFAULTS):
     """ValueError if a value read from a JSON file has not the type of the example of that name."""
