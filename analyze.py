@@ -79,7 +79,8 @@ def place_run(flags, source, data):
         learned, order = source["flags"] or {}, 3 if source["control"] else 1
         marks = [source["tokenizer"], source.get("data") and get_mark(source["data"]),
                  source["control"], name != "spline+spline" and name,
-                 f"at {learned['learning_rate']:g}" if learned else f"#{source['sha256'][:6]}"]
+                 f"at {learned['learning_rate']:g}" if "learning_rate" in learned else
+                 f"#{source['sha256'][:6]}"]
         name = source["dataset"] or "file"
     marks += [f"{k}={v}" for k, v in learned.items() if v != usual.get(k) and k not in NOT_SETTINGS]
     marks = " ".join(filter(None, marks)).replace("scramble=True", "scrambled")
@@ -95,6 +96,7 @@ def read_runs(out_dir):
             run |= load_json(path := folder / "flags.json")
             check_types(run["flags"])
             run["place"] = place_run(run["flags"], run["source"], run["data"])
+            [run["flags"][name] for name in ("mode", "seed", "learning_rate")]
             hash(run["place"]), ((run["source"] or {}).get("model_iters") or 0) + 0     # a number
             if (path := folder / "result.json").exists():
                 check_result(result := load_json(path), run["flags"]["max_iters"])
@@ -440,7 +442,7 @@ def load_runs(flags, given):
             if flags.weights == "average" and not average:
                 raise ValueError("it has no averaged weights")
             (model if average else model.module).load_state_dict(average or saved["models"][0][0])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except Exception as error:      # whatever a damaged file comes up with
             raise SystemExit(f"{folder} cannot be loaded as a run of train.py: {error!r:.160}"
                              ) from None
         yield folder, model.module, data, cfg

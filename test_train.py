@@ -422,9 +422,11 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     run(tmp_path, overwrite=True)
     assert Path(cfg.out_dir, "result.json").read_bytes() != before
     ckpt, before = (path := Path(cfg.out_dir, "ckpt.pt")), path.read_bytes()
+    result = Path(cfg.out_dir, "result.json").read_text()
+    long = result.replace('"val_loss": ', f'"n": {10**400}, "val_loss": ')
     for name, content in (("result.json", '{"status": 5}'), ("result.json", "[]"),
                           ("result.json", "null"), ("result.json", '{"status": "finished"}'),
-                          ("flags.json", "[]")):
+                          ("result.json", long), ("flags.json", "[]")):
         Path(cfg.out_dir, name).write_text(content)
         assert refuses(f"/{name} is damaged", train.train, cfg) and ckpt.read_bytes() == before
     assert refuses("is a file; give another", train.train, make_cfg(tmp_path, out_dir=str(ckpt)))
@@ -1529,16 +1531,19 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
     write_json(write_run(tmp_path, "tokens", 0.001, 0, 1.0) / "result.json",
                status="finished", last={"val_loss": 1.0, "iter": 100}, tokens=None)
     write_json(write_run(tmp_path, "iter", 0.001, 0, 1.0) / "result.json", status="finished")
-    for change in ({"seed": {}}, {"max_iters": None}, {"dataset": 5}, {"mode": []}):
+    for change in ({"seed": {}}, {"max_iters": None}, {"dataset": 5}, {"mode": []}, "seed"):
         folder = write_run(tmp_path, "a", 0.001, 0, 1.0)
         content = json.loads((folder / "flags.json").read_text())
-        content["flags"] |= change
+        content["flags"] |= change if isinstance(change, dict) else {}
+        content["flags"].pop(change) if isinstance(change, str) else None
         write_json(folder / "flags.json", **content)
     write_run(tmp_path, "source", 0.001, 0, 1.0, make_source("a") | {"model_iters": "x"})
+    part = make_source("a") | {"flags": {"n_models": 20}}    # of a file written by hand
+    assert analyze.place_run(DEFAULTS | {"mode": "transfer"}, part, {})[1][2] == "char #aa"
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert collections.Counter(errors) == {"flags.json": 6, "result.json": 5, "log.jsonl": 6}
+    assert collections.Counter(errors) == {"flags.json": 7, "result.json": 5, "log.jsonl": 6}
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
     with pytest.raises(SystemExit, match="metric=los is in no result; there are .*val_loss"):
         call(capsys, "matrix", tmp_path, metric="val_loss,los")
@@ -1691,6 +1696,10 @@ def test_basins_start_at_the_recorded_loss_and_move_matrices_by_their_norm(tmp_p
     lines = call(capsys, "basins", tmp_path, tmp_path / "a", weights="average")
     averaged = recorded[0]["averaged"]["val_loss"]
     assert averaged != recorded[0]["val_loss"] and f"0 {averaged:.6f}" in lines
+    (tmp_path / "a" / "result.json").write_text("[1]")      # nothing recorded, the rest as before
+    assert "recorded nan" in call(capsys, "basins", tmp_path, tmp_path / "a")
+    write_json(tmp_path / "a" / "flags.json", flags={})
+    assert refuses("cannot be loaded as a run", call, capsys, "basins", tmp_path, tmp_path / "a")
 
 def test_kurtosis_quantizer_and_sqnr_agree_with_numpy_on_known_distributions():
     rng = np.random.default_rng(0)

@@ -998,7 +998,7 @@ def open_run(cfg, description):
     except OSError as error:
         raise SystemExit(f"out_dir={os.path.abspath(cfg.out_dir)} cannot be written: {error}; give "
                          "another --out_dir") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise SystemExit(f"{path} is damaged or of another version; give another --out_dir or "
                          "--overwrite=True") from None
 
