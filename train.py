@@ -756,7 +756,7 @@ def check_result(result, max_iters):
         check_row(result["last"])
         if (result["status"], result["last"]["iter"]) != ("finished", max_iters):
             raise ValueError
-        math.isfinite(result["tokens"])
+        math.isfinite(result["tokens"])     # a number
 
 def check_types(content, examples=DEFAULTS):
     """ValueError if a value read from a JSON file has not the type of the example of that name."""
