@@ -1358,8 +1358,9 @@ def test_kill_9_leaves_nothing_half_done_and_the_next_run_is_undisturbed(tmp_pat
 
 @slow
 def test_ctrl_c_ends_prepare_without_a_traceback_and_leaves_nothing(tmp_path):
-    process = subprocess.Popen([sys.executable, prepare.__file__, "code", f"--data_dir={tmp_path}"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(         # a shell's background jobs ignore the signal: not here
+        [sys.executable, prepare.__file__, "arithmetic", f"--data_dir={tmp_path}"], stdout=-1,
+        stderr=-1, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while not list_all(tmp_path):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
