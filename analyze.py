@@ -34,9 +34,9 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 import configurator
-from train import (BOOKKEEPING, DEFAULTS, GPT, HERE, Spline, add_spline_gradients, check_flags,
-    check_result, check_row, check_types, evaluate, get_acts, give_up, load_checkpoint, load_json,
-    load_splines, make_config, make_model, make_optimizers, make_splines, name_run,
+from train import (BOOKKEEPING, BUILT_IN, DEFAULTS, GPT, HERE, Spline, add_spline_gradients,
+    check_flags, check_result, check_row, check_types, evaluate, get_acts, give_up, load_checkpoint,
+    load_json, load_splines, make_config, make_model, make_optimizers, make_splines, name_run,
     read_dataset, save_json, step_splines, update_model)
 
 # --------------------------------------------------------------------------------------------------
@@ -654,6 +654,9 @@ def plan(flags, passed):
         if not is_stale(run, data_dir)}
     warmup = both + [f"--{arg[9:]}" for arg in passed if arg.startswith("--warmup_")]
     names = dict.fromkeys(source.partition(":")[0] for source in sources)
+    for name in dict.fromkeys([*names, *targets]):
+        if name not in BUILT_IN and not os.path.exists(f"{data_dir}/{name}/meta.json"):
+            print(f"{name} is not in {data_dir} yet: prepare.py makes it", file=sys.stderr)
     for source in sources:
         if (control := source.partition(":")[2]) not in ("", *CONTROLS):
             raise SystemExit(f"source {source}: there is no control {control}, only "

@@ -1642,7 +1642,8 @@ def test_plan_asks_for_warm_ups_first_then_transfers_until_nothing_is_left(tmp_p
     analyze.plan(SimpleNamespace(**vars(analyze) | {
         "out_dir": str(tmp_path), "sources": "p:scaled", "targets": "q r", "seeds": "0",
         "rates": "1e-3"}), ["--n_layer=2", "--warmup_scramble=True"])
-    assert "splines-scaled.json is missing" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "splines-scaled.json is missing" in error and "q r is not in " in error
     with pytest.raises(SystemExit, match="source p:typo: there is no control typo, only gelu, "):
         call(capsys, "plan", tmp_path, sources="p:typo", targets="q r")
     (place := tmp_path / "data" / "p").mkdir(parents=True)

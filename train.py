@@ -123,6 +123,7 @@ CHOICES = {"mode": "baseline warmup transfer compare", "dtype": "float32 bfloat1
            "share_layers": "all middle none", "stagger": "delayed common none",
            "spline_data": "train held_out", "optimizer": "adamw muon",
            "lr_schedule": "trapezoid constant cosine"}
+BUILT_IN = ("arithmetic", "code", "prose")     # data sets that prepare.py makes without download
 FRACTIONS = ("beta1", "beta2", "lr_warmup_frac", "lr_decay_frac", "average_start_frac")
 
 # --------------------------------------------------------------------------------------------------
@@ -472,8 +473,7 @@ def read_dataset(data_dir, dataset, block_size):
     base, _, tokenizer = name.rpartition("_")
     named = tokenizer in ("char", "byte", "gpt2")
     command = f"python prepare.py {f'{base} --tokenizer={tokenizer}' if named else name}"
-    built_in = name in ("arithmetic", "code", "prose")
-    if built_in and not os.path.exists(os.path.join(data_dir, name)) and get_rank()[0] == 0:
+    if name in BUILT_IN and not os.path.exists(os.path.join(data_dir, name)) and get_rank()[0] == 0:
         subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
     if dist.is_initialized():
         dist.barrier()
