@@ -104,6 +104,8 @@ def read_runs(out_dir):
             if (path := folder / "log.jsonl").exists():
                 run["log"] = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
                 [*map(check_row, run["log"])]
+                if run["status"] == "finished" and run["log"][-1] != run["last"]:
+                    raise ValueError
             runs.append(run)
         except Exception:               # whatever a damaged file comes up with
             print(f"{path} is damaged or of another version, its run is left out", file=sys.stderr)
@@ -434,7 +436,7 @@ def load_runs(flags, given):
             config = make_config(cfg, data.meta)
             if not os.path.exists(path := os.path.join(folder, "ckpt.pt")):
                 raise OSError(f"no {path}")
-            saved = load_checkpoint(path, cfg.device)
+            saved = load_checkpoint(path, cfg.device, about)
             if saved["it"] < cfg.max_iters:
                 print(f"{folder}: unfinished, iteration {saved['it']} of {cfg.max_iters}")
             model = AveragedModel(GPT(config, make_splines(config)).to(cfg.device))

@@ -1,6 +1,7 @@
 """The tests. SLOW=1 adds what starts processes or takes long; samples are skipped when absent."""
 import collections
 import contextlib
+import copy
 import gzip
 import hashlib
 import http.server
@@ -426,6 +427,7 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     long = result.replace('"val_loss": ', f'"n": {10**400}, "val_loss": ')
     for name, content in (("result.json", '{"status": 5}'), ("result.json", "[]"),
                           ("result.json", "null"), ("result.json", '{"status": "finished"}'),
+                          ("result.json", result.replace('"val_loss": ', '"val_loss": -')),
                           ("result.json", long), ("flags.json", "[]")):
         Path(cfg.out_dir, name).write_text(content)
         assert refuses(f"/{name} is damaged", train.train, cfg) and ckpt.read_bytes() == before
@@ -573,7 +575,7 @@ def test_weights_that_are_not_finite_are_named_and_never_saved(tmp_path, monkeyp
         return loss
     monkeypatch.setattr(train, "update_model", update_model)
     assert refuses("blocks.0.mlp.c_fc.weight", train.train, cfg)
-    saved = train.load_checkpoint(f"{cfg.out_dir}/ckpt.pt", "cpu")
+    saved = torch.load(f"{cfg.out_dir}/ckpt.pt", weights_only=True)
     assert saved["it"] == 2 and all(x.isfinite().all() for x in saved["models"][0][0].values())
 
 def test_a_checkpoint_in_which_one_bit_has_turned_is_damaged(tmp_path):
@@ -583,6 +585,31 @@ def test_a_checkpoint_in_which_one_bit_has_turned_is_damaged(tmp_path):
     data[data.index(weights["wte.weight"].numpy().tobytes()) + 2] ^= 1
     path.write_bytes(data)
     assert refuses("ckpt.pt is damaged", train.train, make_cfg(tmp_path, resume=True))
+
+def test_a_checkpoint_of_another_run_or_with_wrong_parts_is_refused(tmp_path, capsys):
+    write_data(tmp_path)
+    flags = {"mode": "warmup", "log_interval": 1}
+    cfg, _, saved = run(tmp_path, cut=3, **flags)
+    _, _, other = run(tmp_path, "other", cut=3, seed=1, **flags)
+    cfg.resume, path = True, f"{cfg.out_dir}/ckpt.pt"
+    few = {m: (weights, [{**moments[0], "state": {}}])
+           for m, (weights, moments) in saved["models"].items()}
+    flat = copy.deepcopy(saved["models"])
+    flat[0][1][0]["state"][0]["exp_avg"] = torch.zeros(3)
+    for change in ({"models": {}}, {"models": few}, {"models": flat}, {"it": True}, {"it": 3.0},
+                   {"rows": 3}, {"rows": [None]}, {"rows": [{"a": 1}]}, {"rows": []},
+                   {"time_s": "x"}, {"time_s": math.nan}, {"losses": None}, {"visits": {}},
+                   {"losses": torch.zeros(3)}, {"models": {0: saved["models"][0]}},
+                   {"spline_optimizer": {**saved["spline_optimizer"], "state": {}}}):
+        torch.save(saved | change, path)
+        assert refuses("ckpt.pt is", train.train, cfg), change
+        if change.get("models") is not flat:        # basins reads no moments
+            assert refuses("ckpt.pt is", call, capsys, "basins", tmp_path, cfg.out_dir), change
+    torch.save(other, path)
+    assert refuses("seed=1 there, 0 here", train.train, cfg)
+    assert refuses("seed=1 there, 0 here", call, capsys, "quantize", tmp_path, cfg.out_dir)
+    torch.save(saved, path)
+    assert train.train(cfg)["status"] == "finished"
 
 def test_long_runs_report_days_and_compile_takes_any_case_of_true_and_false(capsys):
     row = {"iter": 1, "time_s": 30 * 3600, "lr": 0.1, "tokens": 9}
@@ -930,7 +957,7 @@ def test_kill_9_inside_a_save_leaves_a_checkpoint_that_loads(tmp_path):
                 size = part.stat().st_size
         process.kill()
         process.join()
-        saved = train.load_checkpoint(path, "cpu")
+        saved = torch.load(path, weights_only=True)
         assert (saved["models"][0][0]["weight"] == saved["it"]).all()
 
 def flatten(tree, path=""):
@@ -1394,7 +1421,7 @@ def write_run(out_dir, dataset, rate, seed, value, source=None, **settings):
                                 "learning_rate": rate, "seed": seed} | settings
     source = source and source | {"flags": source["flags"] | {"seed": seed}, "seed": seed}
     last = value if isinstance(value, dict) else {"val_loss": value} if value > 0 else {}
-    last = last and {"iter": flags["max_iters"], "tokens": 1000} | last
+    last = last and {"iter": flags["max_iters"], "tokens": 1000, "val_loss": 9.0} | last
     result = {"status": "finished", "last": last, "tokens": 1000} if last else {"status": "failed"}
     write_json(folder / "flags.json", flags=flags, source=source, data={"train": dataset})
     write_json(folder / "result.json", **result)
@@ -1486,6 +1513,7 @@ def test_curves_count_iterations_with_and_without_the_warm_up_and_the_drop(tmp_p
     for source, losses in ((None, (5.0, 3.0, 2.0)), (make_source("a"), (4.0, 1.9, 1.0))):
         folder = write_run(tmp_path, "a", 0.001, 0, losses[-1], source)
         rows = [{"iter": 50 * i, "tokens": 500 * i, "val_loss": x} for i, x in enumerate(losses)]
+        rows[-1] = json.loads((folder / "result.json").read_text())["last"]
         (folder / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     by_hand = json.loads((folder / "flags.json").read_text())
     by_hand |= {"source": dict.fromkeys(make_source("a")) | {"sha256": "b"}}    # of a bare file
@@ -1525,8 +1553,11 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
     for name in ("flags.json", "result.json", "log.jsonl"):
         (write_run(tmp_path, name, 0.001, 0, 1.0) / name).write_text("{")
     for row in ('{"iter": 1, "tokens": 1, "val_loss": "x"}', "[]", '{"tokens": 1}',
-                '{"iter": 1, "tokens": 1, "outside": 5}', '{"iter": 1, "tokens": %s}' % 10**400):
-        (write_run(tmp_path, row, 0.001, 0, 1.0) / "log.jsonl").write_text(row)
+                '{"iter": 1, "tokens": 1, "outside": 5}', '{"iter": 1, "tokens": %s}' % 10**400,
+                "", '{"iter": 100, "tokens": 1000, "val_loss": 2.0}'):     # of another run
+        (write_run(tmp_path, row[:99], 0.001, 0, 1.0) / "log.jsonl").write_text(row)
+    for value in (True, -1.0, math.nan):
+        write_run(tmp_path, "value", 0.001, 0, {"answer_loss": value})
     write_json(write_run(tmp_path, "status", 0.001, 0, 1.0) / "result.json", status=3, last={})
     write_json(write_run(tmp_path, "last", 0.001, 0, 1.0) / "result.json", last={"val_loss": "x"})
     write_json(write_run(tmp_path, "tokens", 0.001, 0, 1.0) / "result.json",
@@ -1544,7 +1575,7 @@ def test_damaged_files_and_an_empty_folder_are_named_in_one_line(tmp_path, capsy
     write_run(tmp_path, "d", 0.001, 0, 1.0)
     analyze.read_runs(tmp_path)
     errors = [Path(line.split()[0]).name for line in capsys.readouterr().err.split("\n") if line]
-    assert collections.Counter(errors) == {"flags.json": 7, "result.json": 5, "log.jsonl": 6}
+    assert collections.Counter(errors) == {"flags.json": 7, "result.json": 8, "log.jsonl": 8}
     assert "gelu 1.000 1.000" in call(capsys, "matrix", tmp_path)
     with pytest.raises(SystemExit, match="metric=los is in no result; there are .*val_loss"):
         call(capsys, "matrix", tmp_path, metric="val_loss,los")

@@ -739,16 +739,20 @@ def load_json(path):
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
-def sum_numbers(row):
-    """Of a dict and those in it; an exception if anything else is there."""
-    return sum(sum_numbers(x) if isinstance(x, dict) else x for x in row.values())
+def check_numbers(row):
+    """An exception of any kind unless a dict and those in it hold numbers from 0 on."""
+    for x in row.values():
+        if isinstance(x, dict):
+            check_numbers(x)
+        elif type(x) not in (int, float) or not 0 <= x < 1e300:
+            raise ValueError
 
 def check_row(row):
     """An exception of any kind unless it is like what train leaves in log.jsonl."""
     nested = [row.get(name, {}) for name in ("outside", "unvisited", "visited", "averaged")]
-    nested += row.get("by_type", {}).values()
-    if not math.isfinite(sum(map(sum_numbers, [*nested, row])) + row["iter"] + row["tokens"]):
-        raise ValueError
+    for part in [row, *nested, *row.get("by_type", {}).values()]:
+        check_numbers(part)
+    row["iter"] + row["tokens"] + row["val_loss"]       # are there, and numbers
 
 def check_result(result, max_iters):
     """An exception of any kind unless it is like what train leaves in result.json."""
@@ -756,7 +760,7 @@ def check_result(result, max_iters):
         check_row(result["last"])
         if (result["status"], result["last"]["iter"]) != ("finished", max_iters):
             raise ValueError
-        math.isfinite(result["tokens"])     # a number
+        check_numbers({"tokens": result["tokens"]})
 
 def check_types(content, examples=DEFAULTS):
     """ValueError if a value read from a JSON file has not the type of the example of that name."""
@@ -787,15 +791,44 @@ def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
         print(warning := f"warning: {path} was not saved, {stays}: {error}", file=sys.stderr)
         return warning
 
-def load_checkpoint(path, device):
+def load_checkpoint(path, device, about):
+    """What save_checkpoint wrote in the run that flags.json describes; SystemExit if it did not."""
     try:
         with zipfile.ZipFile(path) as file:         # torch.load looks at no sums
             if file.testzip():
-                raise ValueError
-        return torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        raise SystemExit(f"{path} is damaged ({type(error).__name__}); train.py with "
+                raise ValueError("a wrong sum")
+        saved = torch.load(path, map_location=device, weights_only=True)
+        if changed := tell_apart(saved["about"], about):
+            raise ValueError(changed)
+        check_saved(saved, SimpleNamespace(**about["flags"]))
+        return saved
+    except Exception as error:          # whatever a foreign or damaged file comes up with
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise SystemExit(f"{path} is damaged or of another run ({reason}); train.py with "
                          "--overwrite=True makes it anew") from None
+
+def check_saved(saved, cfg):
+    """An exception of any kind unless the state in a checkpoint is one of a run with these flags.
+    """
+    it, n_models = saved["it"], cfg.n_models if cfg.mode == "warmup" else 1
+    shape = get_row(cfg.n_layer - 1, cfg) + 1, cfg.n_knot + 1
+    kinds = [kind for kind, act in zip(("mlp", "attn"), get_acts(cfg)) if act == "spline"]
+    started, models = get_started(it - 1, cfg), saved["models"]
+    [*map(check_row, saved["rows"])]
+    if not (type(it) is int and 0 < it <= cfg.max_iters and 0 <= saved["time_s"] < math.inf
+            and saved["rows"] and saved["losses"].shape == (2, n_models)
+            and {kind: n.shape for kind, n in saved["visits"].items()} == dict.fromkeys(kinds, shape)
+            and {*range(started)} <= {*models} <= {*range(n_models)}
+            and all(moments["state"] for m in range(started) for moments in models[m][1])
+            and bool(saved["spline_optimizer"]["state"]) == bool(kinds and cfg.mode != "transfer")):
+        raise ValueError("its parts do not fit each other")
+
+def load_moments(optimizer, saved):
+    """load_state_dict, which itself looks at no shapes; ValueError if one is wrong."""
+    optimizer.load_state_dict(saved)
+    for weight, moments in optimizer.state.items():
+        if any(moment.shape not in ((), weight.shape) for moment in moments.values()):
+            raise ValueError("moments of another shape")
 
 def read_csv_splines(path):
     """The authors' layout: per layer, MLPs first, a line of knot positions and a line of values."""
@@ -957,6 +990,13 @@ def name_run(cfg, source):
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6]
     return name + (f"-{digest}" if rest else "")
 
+def tell_apart(old, new):
+    """What of flags, data and functions differs between two runs as flags.json describes them."""
+    before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
+                   for run in (old, new))
+    return "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
+                     if name not in BOOKKEEPING and before.get(name) != now[name])
+
 def open_run(cfg, description):
     """Makes out_dir; gives its result if it holds this very run, finished, else None; SystemExit if
     it holds another one, or an unfinished one and neither resume nor overwrite is set."""
@@ -967,11 +1007,7 @@ def open_run(cfg, description):
         os.makedirs(cfg.out_dir, exist_ok=True)
         there = os.path.exists(path := flags_path) and not cfg.overwrite
         old = load_json(flags_path) if there else description
-        before, now = (run["flags"] | run["data"] | {"splines": (run["source"] or {}).get("sha256")}
-                       for run in (old, description))
-        changed = "; ".join(f"{name}={before.get(name)} there, {now[name]} here" for name in now
-                            if name not in BOOKKEEPING and before.get(name) != now[name])
-        if changed:
+        if changed := tell_apart(old, description):
             raise SystemExit(f"out_dir={cfg.out_dir} holds another run: {changed}; give another "
                              "--out_dir or --overwrite=True")
         result = None
@@ -987,8 +1023,9 @@ def open_run(cfg, description):
                                      " another --out_dir or --overwrite=True")
                 os.remove(f"{cfg.out_dir}/{name}")
         for name in BOOKKEEPING:
-            if before.get(name) != now[name] and name not in ("resume", "overwrite"):
-                print(f"changed: {name}={before.get(name)} before, {now[name]} now")
+            before, now = old["flags"].get(name), description["flags"][name]
+            if before != now and name not in ("resume", "overwrite"):
+                print(f"changed: {name}={before} before, {now} now")
         if result and old["commit"] != description["commit"]:
             print(f"{cfg.out_dir} was made at commit {old['commit']}, the code here is "
                   f"{description['commit']}: --overwrite=True runs it anew")
@@ -1103,22 +1140,20 @@ def train(cfg, parent="out", caught=()):
     start_models(dealt)                 # each process has one, started or not
     model = running[0].model
     average = AveragedModel(model) if cfg.average_checkpoints else None
-    state = {"it": 0, "time_s": 0.0, "rows": [], "visits": {},
+    state = {"about": about, "it": 0, "time_s": 0.0, "rows": [], "visits": {},
              "losses": torch.zeros(2, n_models, device=cfg.device)}     # sums and counts
     ckpt_path, result_path = f"{cfg.out_dir}/ckpt.pt", f"{cfg.out_dir}/result.json"
     if cfg.resume and os.path.exists(ckpt_path):
+        saved = load_checkpoint(ckpt_path, cfg.device, about)
+        state |= {name: saved[name] for name in state if name != "about"}
+        start_models(len(saved["models"]))
         try:
-            saved = load_checkpoint(ckpt_path, cfg.device)
-            state |= {name: saved[name] for name in state}
-            if not 0 <= state["it"] <= max_iters:
-                raise ValueError
-            start_models(len(saved["models"]))
             for run in [run for run in running if run.m in saved["models"]]:
                 weights, moments = saved["models"][run.m]
                 run.model.load_state_dict(weights)
-                for optimizer, moment in zip(run.optimizers, moments):
-                    optimizer.load_state_dict(moment)
-            spline_optimizer.load_state_dict(saved["spline_optimizer"])
+                for optimizer, moment in zip(run.optimizers, moments, strict=True):
+                    load_moments(optimizer, moment)
+            load_moments(spline_optimizer, saved["spline_optimizer"])
             if average:
                 average.load_state_dict(saved["average"])
         except Exception as error:      # whatever a foreign or damaged file comes up with
