@@ -158,7 +158,7 @@ def sort_pairs(folder, members):
 
 def read_text(file, low, high, label, ends):
     """Pieces of one text, the bytes low to high of a file; no GPT-2 token crosses their borders."""
-    rest, decoder = "", codecs.getincrementaldecoder("utf-8-sig")()
+    rest, decoder = "", codecs.getincrementaldecoder("utf-8" if low else "utf-8-sig")()
     while low < high:
         file.seek(low)
         block = file.read(min(2**13, high - low))
@@ -305,9 +305,12 @@ def fetch(flags, *urls, size=None, sha256=None, magic=b"", n_byte=None, needed=T
 # the data sets: one function each, then the table
 def open_files(flags, limit):
     """Your own text: every file of a pattern is a document."""
-    paths = [*dict.fromkeys(                            # links show a file several times
-        os.path.realpath(path) for path in sorted(glob.glob(flags["files"], recursive=True))
-        if os.path.isfile(path) and os.path.getsize(path))]
+    found = [name := flags["files"]]                    # [ ] may stand in a name
+    found = found if os.path.isfile(name) else sorted(glob.glob(name, recursive=True))
+    if broken := [path for path in found if not os.path.exists(path)]:
+        raise SystemExit(f"--files: {broken[0]} is a link to nothing")
+    paths = [*dict.fromkeys(os.path.realpath(path) for path in found    # links show one twice
+                            if os.path.isfile(path) and os.path.getsize(path))]
     if not paths:
         raise SystemExit(f"--files={flags['files']} matches no file that holds anything")
     return open_texts(paths, int(len(paths) > 1))
@@ -528,7 +531,9 @@ def make(name, flags):
             os.rename(folder, temp + ".old")
         os.rename(temp, folder)
     except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise SystemExit(f"{name}: {error} {getattr(error, 'object', '')[:80]}") from error
+        advice = "; free space, or choose another --data_dir or name" * bool(
+            getattr(error, "errno", 0))
+        raise SystemExit(f"{folder}: {error}{advice} {getattr(error, 'object', '')[:80]}") from error
     finally:
         for path in glob.glob(glob.escape(folder) + ".*.tmp*"):     # also of a run that was killed
             if path.startswith(temp) or time.time() - os.path.getmtime(path) > 86400:

@@ -1177,6 +1177,18 @@ def test_own_text_is_kept_as_it_is(tmp_path, tokenizer):
     n_byte = np.array(meta["bytes_per_token"])[train].sum()
     assert n_byte / len(texts[0].encode()) == pytest.approx(0.9, abs=0.005)     # whole characters
 
+def test_own_text_of_odd_names_and_places_is_kept_whole_or_refused(tmp_path):
+    (tmp_path / "[b].txt").write_text("a" * 27 + "\ufeff", "utf-8")      # 90 % end before the mark
+    meta, train, val = prepared_run(tmp_path, "odd", f"--files={tmp_path}/[b].txt",
+                                    "--tokenizer=char")
+    assert decode(meta, val) == ["\ufeff"] and decode(meta, train) == ["a" * 27]
+    (tmp_path / "gone.txt").symlink_to("nowhere")
+    assert refuses("gone.txt is a link to nothing", prepare.main, ["odd", "--tokenizer=char",
+        f"--files={tmp_path}/*.txt", f"--data_dir={tmp_path}/data"])
+    for place in ("[b].txt", "x" * 300):
+        assert refuses("choose another --data_dir", prepare.main, ["odd", "--tokenizer=char",
+            f"--files={tmp_path}/[b].txt", f"--data_dir={tmp_path}/{place}"])
+
 @slow
 def test_a_line_of_50_megabytes_is_read_in_pieces(tmp_path):
     (tmp_path / "a.txt").write_bytes("one l\u00efne ".encode() * 5_000_000)
