@@ -307,7 +307,7 @@ def open_files(flags, limit):
     """Your own text: every file of a pattern is a document."""
     found = [name := flags["files"]]                    # [ ] may stand in a name
     found = found if os.path.isfile(name) else sorted(glob.glob(name, recursive=True))
-    if broken := [path for path in found if not os.path.exists(path)]:
+    if broken := [path for path in found if os.path.islink(path) and not os.path.exists(path)]:
         raise SystemExit(f"--files: {broken[0]} is a link to nothing")
     paths = [*dict.fromkeys(os.path.realpath(path) for path in found    # links show one twice
                             if os.path.isfile(path) and os.path.getsize(path))]
@@ -531,9 +531,9 @@ def make(name, flags):
             os.rename(folder, temp + ".old")
         os.rename(temp, folder)
     except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        advice = "; free space, or choose another --data_dir or name" * bool(
-            getattr(error, "errno", 0))
-        raise SystemExit(f"{folder}: {error}{advice} {getattr(error, 'object', '')[:80]}") from error
+        rest = "; free space, or choose another --data_dir or name" * bool(
+            getattr(error, "errno", 0)) or f" {getattr(error, 'object', '')[:80]}"
+        raise SystemExit(f"{folder}: {error}{rest}") from error
     finally:
         for path in glob.glob(glob.escape(folder) + ".*.tmp*"):     # also of a run that was killed
             if path.startswith(temp) or time.time() - os.path.getmtime(path) > 86400:

@@ -814,10 +814,11 @@ def check_saved(saved, cfg):
     shape = get_row(cfg.n_layer - 1, cfg) + 1, cfg.n_knot + 1
     kinds = [kind for kind, act in zip(("mlp", "attn"), get_acts(cfg)) if act == "spline"]
     started, models = get_started(it - 1, cfg), saved["models"]
+    visits = {kind: n.shape for kind, n in saved["visits"].items()}
     [*map(check_row, saved["rows"])]
     if not (type(it) is int and 0 < it <= cfg.max_iters and 0 <= saved["time_s"] < math.inf
             and saved["rows"] and saved["losses"].shape == (2, n_models)
-            and {kind: n.shape for kind, n in saved["visits"].items()} == dict.fromkeys(kinds, shape)
+            and visits == dict.fromkeys(kinds, shape)
             and {*range(started)} <= {*models} <= {*range(n_models)}
             and all(moments["state"] for m in range(started) for moments in models[m][1])
             and bool(saved["spline_optimizer"]["state"]) == bool(kinds and cfg.mode != "transfer")):
