@@ -307,7 +307,7 @@ def open_files(flags, limit):
     """Your own text: every file of a pattern is a document."""
     found = [name := flags["files"]]                    # [ ] may stand in a name
     found = found if os.path.isfile(name) else sorted(glob.glob(name, recursive=True))
-    if broken := [path for path in found if os.path.islink(path) and not os.path.exists(path)]:
+    if broken := [path for path in found if not os.path.exists(os.path.realpath(path))]:
         raise SystemExit(f"--files: {broken[0]} is a link to nothing")
     paths = [*dict.fromkeys(os.path.realpath(path) for path in found    # links show one twice
                             if os.path.isfile(path) and os.path.getsize(path))]
