@@ -426,7 +426,8 @@ def test_out_dir_is_never_trained_twice_nor_given_to_another_run(tmp_path, capsy
     result = Path(cfg.out_dir, "result.json").read_text()
     long = result.replace('"val_loss": ', f'"n": {10**400}, "val_loss": ')
     for name, content in (("result.json", '{"status": 5}'), ("result.json", "[]"),
-                          ("result.json", "null"), ("result.json", '{"status": "finished"}'),
+                          ("result.json", "null"), ("result.json", "{}"),
+                          ("result.json", '{"status": "finished"}'),
                           ("result.json", result.replace('"val_loss": ', '"val_loss": -')),
                           ("result.json", long), ("flags.json", "[]")):
         Path(cfg.out_dir, name).write_text(content)

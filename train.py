@@ -470,9 +470,7 @@ def sum_over_ranks(tensors):
 def read_dataset(data_dir, dataset, block_size):
     """Paths, lengths and meta.json of a data set that prepare.py made, checked from end to end."""
     folder, name = os.path.join(data_dir, dataset), dataset.split("/")[0]
-    base, _, tokenizer = name.rpartition("_")
-    named = tokenizer in ("char", "byte", "gpt2")
-    command = f"python prepare.py {f'{base} --tokenizer={tokenizer}' if named else name}"
+    command = "python prepare.py " + re.sub("_(char|byte|gpt2)$", r" --tokenizer=\1", name)
     if name in BUILT_IN and not os.path.exists(os.path.join(data_dir, name)) and get_rank()[0] == 0:
         subprocess.run([sys.executable, f"{HERE}/prepare.py", name, f"--data_dir={data_dir}"])
     if dist.is_initialized():
@@ -788,7 +786,8 @@ def save_checkpoint(path, state, running, spline_optimizer, average, n_models):
         stays = "an older one stays" if os.path.exists(path) else "there is none"
         if os.path.exists(path + ".part"):
             os.remove(path + ".part")
-        print(warning := f"warning: {path} was not saved, {stays}: {error}", file=sys.stderr)
+        warning = f"warning: {path} was not saved, {stays}; is the disk full? {error}"
+        print(warning, file=sys.stderr)
         return warning
 
 def load_checkpoint(path, device, about):
@@ -825,8 +824,8 @@ def check_saved(saved, cfg):
         raise ValueError("its parts do not fit each other")
 
 def load_moments(optimizer, saved):
-    """load_state_dict, which itself looks at no shapes; ValueError if one is wrong."""
-    optimizer.load_state_dict(saved)
+    """The state of an optimizer, whose settings stay; an exception if its shapes are others."""
+    optimizer.load_state_dict(saved | {"param_groups": optimizer.state_dict()["param_groups"]})
     for weight, moments in optimizer.state.items():
         if any(moment.shape not in ((), weight.shape) for moment in moments.values()):
             raise ValueError("moments of another shape")
