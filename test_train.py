@@ -273,6 +273,18 @@ def test_what_is_frozen_stays_bit_identical_and_all_else_trains(
     # by hand: embedding 9 * 16, its norm 16, skip and out 2, each block 12 * 16**2 + 2 * 16 + 5
     assert read(cfg, "result.json")[0]["n_trainable"] == n_trainable
 
+@pytest.mark.parametrize("residual", [True, False])
+def test_norms_read_the_dtype_of_their_weights_under_bfloat16(residual):
+    cfg, seen = make_cfg(residual=residual, dtype="bfloat16"), []
+    model, _ = make_model(cfg)
+    for module in model.modules():
+        if isinstance(module, torch.nn.RMSNorm):
+            module.register_forward_pre_hook(lambda norm, inputs: seen.append(
+                inputs[0].dtype is norm.weight.dtype))
+    with train.autocast(cfg):
+        hidden = model(torch.arange(8)[None])
+    assert len(seen) >= 4 and all(seen) and hidden.dtype is torch.float32
+
 def test_learning_rate_rises_stays_and_falls_and_is_never_zero():
     def get_curve(**flags):
         cfg = make_cfg(**flags)

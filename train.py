@@ -325,8 +325,8 @@ class Block(nn.Module):
     def forward(self, x, x0, v_first, mask, cos, sin):
         """x (B, T, C) -> the same shape; x0 is the normed embedding."""
         if not self.residual:
-            x, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
-            return self.mlp(self.norm_mlp(x)), v_first
+            y, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
+            return self.mlp(self.norm_mlp(y.to(x.dtype))).to(x.dtype), v_first  # norms: float32
         x = self.x_mix * x + self.x0_mix * x0
         y, v_first = self.attn(self.norm_attn(x), v_first, mask, cos, sin)
         x = x + y
